@@ -39,12 +39,13 @@ class Index:
 
     def __init__(self, elastic, properties, documents=()):
         self.elastic, self.documents, self.properties = elastic, {}, properties
-        self._words, self._lock = {}, threading.Lock()
+        self._made, self._lock = {}, threading.Lock()  # of all documents
         for key, source in documents:
             self.put(str(key), source)
 
     def put(self, key, source):
         self.documents[key] = source
+        self._made.clear()
         for name, value in source.items():
             first = next((v for v in (value if isinstance(value, list) else [value]) if v), value)
             if name not in self.properties and first is not None and first != []:
@@ -75,12 +76,28 @@ class Index:
         values = [value for value in values if value is not None]
         return [*map(str, values)] if self.about(field).get("type") == "keyword" else values
 
+    def remove(self, key):
+        del self.documents[key]
+        self._made.clear()
+
+    def made(self, kind, field, make):
+        with self._lock:
+            if (kind, field) not in self._made:
+                self._made[kind, field] = make()
+            return self._made[kind, field]
+
     def matrix(self, field):
         """The vectors (n, d), zeros where there is none."""
-        about = self.about(field)
-        d = about.get("dims") or about.get("dimension")
+        d = self.about(field).get("dims") or self.about(field).get("dimension")
         rows = [source.get(field) or [0.0] * d for source in self.documents.values()]
         return np.array(rows, np.float32)
+
+    def words(self, field):
+        """BM25 of a field, and the words that it knows."""
+        texts = [str(s.get(field) or "").lower().split() for s in self.documents.values()]
+        model = bm25s.BM25(k1=1.2)
+        model.index(texts, show_progress=False)
+        return model, {word for one in texts for word in one}
 
     def each(self, test):
         return np.array([bool(test(key, s)) for key, s in self.documents.items()], np.bool_)
@@ -106,7 +123,9 @@ class Index:
         return self.each(lambda key, source, held={*about["values"]}: key in held)
 
     def _exists(self, about):
-        return self.each(lambda key, source: self.values(source, about["field"]))
+        field = about["field"]
+        make = lambda: self.each(lambda key, source: self.values(source, field))  # noqa: E731
+        return self.made("exists", field, make)
 
     def _terms(self, about):
         ((field, wanted),) = about.items()
@@ -161,12 +180,7 @@ class Index:
     def _words_of(self, field, text):
         if self.about(field).get("type") != "text":
             raise bad(f"[{field}] is no text")
-        with self._lock:
-            if field not in self._words:
-                texts = [str(s.get(field) or "").lower().split() for s in self.documents.values()]
-                self._words[field] = bm25s.BM25(k1=1.2), {word for one in texts for word in one}
-                self._words[field][0].index(texts, show_progress=False)
-            model, known = self._words[field]
+        model, known = self.made("words", field, lambda: self.words(field))
         asked = [word for word in text.lower().split() if word in known]
         return model.get_scores(asked) if asked else np.zeros(len(self.documents))
 
@@ -211,7 +225,8 @@ class Index:
 
     def compared(self, field, asked, how):
         """The documented scores of a similarity or a space, in float32."""
-        vectors, asked = self.matrix(field), np.array(asked, np.float32)
+        vectors = self.made("vectors", field, lambda: self.matrix(field))
+        asked = np.array(asked, np.float32)
         if asked.shape != vectors.shape[1:]:
             raise bad(f"the query vector has a different dimension [{asked.size}]")
         product, length = vectors @ asked, np.linalg.norm(asked)
@@ -287,6 +302,7 @@ class Player:
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
+        self.fault = "cut"  # of the connections that are open
         self.server.shutdown()
         self.server.server_close()
 
@@ -319,16 +335,16 @@ class Player:
                 return {"responses": [self.one(name, one) for one in lines[1::2]]}
             case ("POST" | "GET", _, "_mget"):
                 return {"docs": [self.document(name, doc) for doc in body["docs"]]}
+            case ("PUT" | "POST", *_, "_bulk"):
+                for about, source in zip(lines[::2], lines[1::2], strict=True):
+                    self.index(about["index"]["_index"]).put(about["index"]["_id"], source)
+                return {"errors": False, "items": []}
             case ("PUT", _):
                 self.indices[name] = Index(self.elastic, body["mappings"]["properties"])
                 return {"acknowledged": True}
             case ("DELETE", _):
                 self.indices.pop(name, None)
                 return {"acknowledged": True}
-            case ("PUT" | "POST", *_, "_bulk"):
-                for about, source in zip(lines[::2], lines[1::2], strict=True):
-                    self.index(about["index"]["_index"]).put(about["index"]["_id"], source)
-                return {"errors": False, "items": []}
         raise bad(f"{method} /{'/'.join(path)} is not played")
 
     def hits(self, hits):

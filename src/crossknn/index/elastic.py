@@ -39,7 +39,7 @@ class ElasticStore(DatabaseStore):
         with self.answering():
             self._fields = self._requests.fields()
             self._vector = VectorField.of(self._fields, vector, self.name, exact=exact)
-            ids = sorted(self._ids(None), key=lambda key: (len(key), key))
+            ids = sorted(self._matching(None), key=lambda key: (len(key), key))
         super().__init__(self.name, ids, self._vector.dimensions)
 
     def words(self, *fields: str, query: Callable[[str], Query] | None = None) -> ElasticWords:
@@ -54,9 +54,8 @@ class ElasticStore(DatabaseStore):
         texts = [name for name, about in self._fields.items() if about["type"] == "text"]
         if query is None and not (fields or texts):
             raise InputError(f"{self.name} has no field of the type text: name one, or pass query=")
-        searched = [*(fields or texts)]
-        default = lambda text: {"multi_match": {"query": text, "fields": searched}}  # noqa: E731
-        return ElasticWords(self, query or default)
+        about = {"fields": [*(fields or texts)]}
+        return ElasticWords(self, query or (lambda text: {"multi_match": {"query": text, **about}}))
 
     def hits(self, queries: Sequence[Query], count: int, among: Sequence[Among]) -> list[Found]:
         """Return the ids and scores of the `count` best hits of each query, restricted to the ids
@@ -77,15 +76,15 @@ class ElasticStore(DatabaseStore):
         ]
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
-        field = self._vector.name
+        field, send = self._vector.name, self._requests
         if not vectors:
-            return self._requests.sources(ids, {"excludes": [field]})
+            return send.sources(ids, {"excludes": [field]})
         if self._vector.elastic:  # from 9.2 on, _source is without vectors
             body = {"query": self._within(ids), "fields": [field]}
-            (hits,) = self._requests.hits([body], len(ids))
+            (hits,) = send.hits([body], len(ids))
             by_id = {hit["_id"]: hit.get("fields", {}).get(field) for hit in hits}
         else:  # OpenSearch has no `fields` of vectors
-            sources = self._requests.sources(ids, {"includes": [field]})
+            sources = send.sources(ids, {"includes": [field]})
             by_id = {key: entry_of(source, field) for key, source in sources.items()}
         for key, given in by_id.items():
             vector = np.ravel([] if given is None else given)
@@ -98,11 +97,8 @@ class ElasticStore(DatabaseStore):
     def _fields_like(self, field: str) -> Iterable[str] | None:
         return None if field in self._fields else self._fields
 
-    def _matching(self, condition: Condition) -> Iterable[Id]:
-        return self._ids(condition)
-
-    def _ids(self, among: Among) -> Iterable[str]:
-        held = [{"exists": {"field": self._vector.name}}, self._within(among)]
+    def _matching(self, condition: Condition | None) -> Iterable[str]:
+        held = [{"exists": {"field": self._vector.name}}, self._within(condition)]
         body = {"query": {"bool": {"filter": held}}, "sort": ["_doc"]}
         return (hit["_id"] for hit in self._requests.scroll(body))
 
@@ -143,14 +139,11 @@ class ElasticWords(Ranked):
         for start in range(0, items.shape[1], FEW):
             some = np.maximum(items[:, start : start + FEW], 0).tolist()
             ids = [[store.id(item) for item in row] for row in some]
-            with store.answering():
-                answers = store.hits(asked, max(map(len, ids)), ids)
-            for q, (found, values) in enumerate(answers):
+            for q, (found, values) in enumerate(store.hits(asked, len(ids[0]), ids)):
                 by_id = dict(zip(found, values, strict=True))
                 scores[q, start : start + FEW] = [by_id.get(key, 0) for key in ids[q]]
         return scores
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items: (m, n)."""
-        n = self._store.shape[0]
-        return self.spread(self.top(queries, n), n)
+        return self.spread(self.top(queries, n := self._store.shape[0]), n)

@@ -16,7 +16,7 @@ import numpy as np
 
 from crossknn.errors import InputError, nearest
 from crossknn.index.elastic_requests import PAGE
-from crossknn.index.filters import Among, Between, Condition, Leaf, Missing, evaluate, kind_of
+from crossknn.index.filters import Between, Condition, Leaf, Missing, evaluate, kind_of
 from crossknn.types import FloatArray
 
 Query: TypeAlias = Mapping[str, Any]
@@ -31,13 +31,12 @@ _WHOLE = {"long": 2**63 - 1, "integer": 2**31 - 1, "short": 2**15 - 1, "byte": 2
 _WHOLE |= {"unsigned_long": 2**64 - 1}
 _LARGEST: Mapping[str, float] = {**_WHOLE, "double": 1.7e308, "float": 3.4e38, "half_float": 65504}
 """The largest number of each type: a server refuses larger ones."""
-_TEXTS, _OPAQUE = ("text", "match_only_text"), ("object", "nested", *_VECTORS)
 
 
 @dataclass(frozen=True)
 class VectorField:
-    """The field of vectors of d dimensions. `unit` says whether it is compared by cosine, as if
-    the vectors had the length 1; `exact` whether a script compares the query with all vectors."""
+    """The field of vectors of d dimensions. `unit` says whether vectors are compared by cosine,
+    as if they had the length 1; `exact`, whether a script compares the query with all of them."""
 
     name: str
     dimensions: int
@@ -48,33 +47,31 @@ class VectorField:
     @classmethod
     def of(cls, fields: Fields, name: str, index: str, *, exact: bool) -> VectorField:
         """Find the field in the mapping of an index, which `index` names in messages."""
-        about = fields.get(name, {})
-        if about.get("type") not in _VECTORS:
+        about = fields.get(name, {"type": None})
+        if about["type"] not in _VECTORS:
             held = [field for field, other in fields.items() if other["type"] in _VECTORS]
             hint = nearest(name, held) if held else "no field is a dense_vector or a knn_vector"
             raise InputError(f"{index} has no vectors in a field {name!r} ({hint})")
-        elastic, method = about["type"] == _VECTORS[0], about.get("method", {})
+        elastic, method = about["type"] == "dense_vector", about.get("method", {})
+        engine, has_graph = method.get("engine", ""), about.get("index", True)
+        how = about.get("similarity") or about.get("space_type") or method.get("space_type")
+        how = how or ("cosine" if elastic and has_graph else "l2")
         numbers = about.get("element_type") or about.get("data_type") or "float"
         if numbers not in ("float", "bfloat16"):
             raise InputError(f"the vectors {name!r} of {index} are of {numbers}: map them as float")
-        if elastic:
-            has_graph, engine = about.get("index", True), ""
-            how = about.get("similarity", "cosine" if has_graph else "")
-        else:
-            has_graph, engine = True, method.get("engine", "")
-            how = about.get("space_type") or method.get("space_type") or "l2"
-        if has_graph and not exact and (how not in _COSINES + _PRODUCTS or engine == "nmslib"):
+        exact = exact or not has_graph
+        if not exact and (how not in _COSINES + _PRODUCTS or engine == "nmslib"):
             raise InputError(
                 f"{index} compares the vectors {name!r} by {how}{engine and ' in ' + engine}: map "
                 "them with a cosine or an inner product (OpenSearch: in faiss or lucene), or pass "
                 "exact=True"
             )
         d = int(about.get("dims") or about.get("dimension") or 0)
-        return cls(name, d, elastic, how in _COSINES, exact or not has_graph)
+        return cls(name, d, elastic, how in _COSINES, exact)
 
     def searches(self, vectors: FloatArray, count: int, within: Query | None) -> list[Query]:
         """Return a search for the nearest items of each vector (m, d), within those of a query."""
-        if self.unit:  # of the length 1; the nearest vectors to a vector of zeros are arbitrary
+        if self.unit:  # the nearest items of a vector of zeros are arbitrary
             vectors = np.where(vectors.any(axis=1, keepdims=True), vectors, 1)
             vectors = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
         search = self._exact if self.exact or count > PAGE else self._approximate
@@ -95,7 +92,7 @@ class VectorField:
         about = {"field": self.name, "query_vector": vector, "k": count, "num_candidates": visited}
         return {"knn": {**about, **only}}
 
-    def _exact(self, vector: list[float], count: int, within: Query | None) -> Query:
+    def _exact(self, vector: list[float], _: int, within: Query | None) -> Query:
         script: Query = {"params": {"query_vector": vector}}
         if self.unit:
             field = f"'{self.name}'" if self.elastic else f"doc['{self.name}']"
@@ -103,7 +100,7 @@ class VectorField:
         elif self.elastic:
             source = f"double p = dotProduct(params.query_vector, '{self.name}'); "
             source += "return p < 0 ? 1 / (1 - p) : p + 1"
-        else:  # k-NN's own script has the scores of the space
+        else:
             about = {"field": self.name, "query_value": vector, "space_type": "innerproduct"}
             script, source = {"lang": "knn", "params": about}, "knn_score"
         have = {"exists": {"field": self.name}}  # scripts fail where there is no vector
@@ -113,45 +110,21 @@ class VectorField:
 
 def filter_query(condition: Condition, fields: Fields, index: str) -> Query:
     """Translate a filter condition to a query."""
-
-    def leaf(one: Leaf) -> Query:
-        if isinstance(one, Missing):
-            return {"bool": {"must_not": [{"exists": {"field": one.field}}]}}
-        return _comparison(one, *_compared(one.field, fields, index))
-
     return evaluate(
         condition,
-        leaf,
+        lambda leaf: _leaf(leaf, fields, index),
         all=lambda parts: {"bool": {"filter": [*parts]}},
         any=lambda parts: {"bool": {"should": [*parts], "minimum_should_match": 1}},
         no=lambda part: {"bool": {"must_not": [part]}},
     )
 
 
-def _compared(field: str, fields: Fields, index: str) -> tuple[str, str]:
-    """Return the field, or the subfield of an analysed text, with whole values, and its type."""
-    kind = fields[field]["type"]
-    if kind in _OPAQUE:
-        entries = [name for name in fields if name.startswith(f"{field}.")]
-        hint = f"name an entry, such as {entries[0]!r}" if entries else "it cannot be compared"
-        raise InputError(
-            f"the filter names {field!r}, which is a field of {kind} of {index}: {hint}"
-        )
-    if kind not in _TEXTS:
-        return field, kind
-    for name, about in fields[field].get("fields", {}).items():
-        if about["type"] == "keyword":
-            return f"{field}.{name}", "keyword"
-    raise InputError(
-        f"the filter names {field!r}, an analysed text of {index}: map it as keyword, or give it a "
-        "subfield of the type keyword"
-    )
-
-
-def _comparison(leaf: Among | Between, field: str, kind: str) -> Query:
+def _leaf(leaf: Leaf, fields: Fields, index: str) -> Query:
+    if isinstance(leaf, Missing):
+        return {"bool": {"must_not": [{"exists": {"field": leaf.field}}]}}
+    field, kind = _compared(leaf.field, fields, index)
     # A server would find the number 1 for the text "1".
-    largest = _LARGEST.get(kind, np.inf)
-    is_number = kind in _LARGEST or kind == "scaled_float"
+    largest, is_number = _LARGEST.get(kind, np.inf), kind in (*_LARGEST, "scaled_float")
     own = "number" if is_number else "truth value" if kind == "boolean" else "text"
     if isinstance(leaf, Between):
         bounds = dict[str, Any](leaf.bounds)
@@ -161,8 +134,25 @@ def _comparison(leaf: Among | Between, field: str, kind: str) -> Query:
             low = 0 if kind == "unsigned_long" else -largest
             bounds = {bound: min(max(value, low), largest) for bound, value in bounds.items()}
         return {"range": {field: bounds}}
-    values = [value for value in leaf.values if kind_of(value) == own]
+    values: list[Any] = [value for value in leaf.values if kind_of(value) == own]
     if is_number:
-        numbers = [value for value in values if not isinstance(value, str)]
-        values = [v for v in numbers if abs(v) <= largest and (kind not in _WHOLE or v == int(v))]
+        values = [v for v in values if abs(v) <= largest and (kind not in _WHOLE or v == int(v))]
     return {"terms": {field: values}}
+
+
+def _compared(field: str, fields: Fields, index: str) -> tuple[str, str]:
+    """Return the field with whole values, perhaps a subfield of an analysed text, and its type."""
+    kind, refusal = fields[field]["type"], f"the filter names {field!r}, "
+    if kind in ("text", "match_only_text"):
+        for name, about in fields[field].get("fields", {}).items():
+            if about["type"] == "keyword":
+                return f"{field}.{name}", "keyword"
+        raise InputError(
+            f"{refusal}an analysed text of {index}: map it as keyword, or give it a subfield of "
+            "the type keyword"
+        )
+    if kind in ("object", "nested", *_VECTORS):
+        entries = [name for name in fields if name.startswith(f"{field}.")]
+        hint = f"name an entry, such as {entries[0]!r}" if entries else "it cannot be compared"
+        raise InputError(f"{refusal}which is a field of {kind} of {index}: {hint}")
+    return field, kind

@@ -19,11 +19,19 @@ _ERRORS = {
     "opensearchpy": ("opensearchpy.exceptions", ("OpenSearchException",)),
 }
 _REASONS = {
-    401: "it refuses the credentials (401): give the client a user and password or an API key",
-    403: "its user may not do this (403): it needs the privilege to read the index",
-    429: "it has too many requests (429): search again later",
-    503: "no node can answer (503): search again later",
+    "(401)": "it refuses the credentials (401): give the client a user and password or an API key",
+    "(403)": "its user may not do this (403): it needs the privilege to read the index",
+    "(429)": "it has too many requests (429): search again later",
+    "(503)": "no node can answer (503): search again later",
+    "index_not_found": "there is no such index: check its name, and open the store again",
+    "CERTIFICATE": "its certificate cannot be verified: give the client ca_certs=, a file with the "
+    "certificate of the authority that signed it",
+    "Timeout": "it has not answered in time: give the client a longer timeout",
+    "ClosedPool": "the client is closed: open the store with a new one",
+    "ConnectionError": "it cannot be reached: check the URL, and whether the server runs",
+    "UnsupportedProduct": "the server is not Elasticsearch: use the client of OpenSearch",
 }
+"""What is said instead of a message that contains a text, which starts with the error's name."""
 
 
 class Requests:
@@ -109,20 +117,13 @@ class Requests:
     def _fail(self, error: Any) -> NoReturn:
         """Raise a `StoreError` for an exception of the client, or for an error in an answer."""
         if isinstance(error, Mapping):
-            cause, kind, status = None, str(error.get("type")), error.get("status")
+            cause, kind, status = None, error.get("type"), error.get("status")
             said = f"{kind}: {error.get('reason')}"
         else:
             cause, kind, status = error, type(error).__name__, getattr(error, "status_code", None)
             said = first_line(error)
-        if "CERTIFICATE" in said:
-            said = "its certificate cannot be verified: give the client ca_certs=, a file with the"
-            said += " certificate of the authority that signed it"
-        elif "Timeout" in kind:
-            said = "it has not answered in time: give the client a longer timeout"
-        elif status in _REASONS:
-            said = _REASONS[status]
-        elif "index_not_found" in said:
-            said = "there is no such index: check its name, and open the store again"
+        whole = f"{kind} ({status}): {said}"
+        said = next((reason for text, reason in _REASONS.items() if text in whole), said)
         raise StoreError(f"{self.name} failed: {said:.300}") from cause
 
 

@@ -1,6 +1,11 @@
 """Elasticsearch and OpenSearch, whose HTTP API `elastic_player` plays, by their official clients."""
 
+import io
+import json
+import re
 import subprocess
+from pathlib import Path
+from textwrap import dedent
 
 import numpy as np
 import pytest
@@ -314,3 +319,30 @@ def test_a_server_that_refuses(product, tmp_path):
     ):
         ck.ElasticStore(client_of(player, **own), "docs")
     player.close()
+
+
+@pytest.mark.parametrize("engine", ["Solr", "Vespa"])
+def test_the_retriever_of_the_page_ranks_what_an_engine_returns(engine):
+    page = (Path(__file__).parents[2] / "docs/how-to/search-engines.md").read_text()
+    solr, vespa = re.findall(r"(?s)```\n((?:import|    def).*?)```", page)
+    exec(solr.split("\n\nindex.")[0], names := {"__name__": "page"})
+    found, asked = {"c": 2.5, "unknown": 2, "a": 1}, []
+    if engine == "Vespa":
+        exec(dedent(vespa), names)
+        names["Solr"].ask = names["ask"]
+        hits = [{"relevance": score, "fields": {"id": key}} for key, score in found.items()]
+        answer = {"root": {"children": hits}}
+    else:
+        docs = [{"id": key, "score": score} for key, score in found.items()]
+        answer = {"response": {"docs": docs}}
+
+    def urlopen(url, timeout):
+        asked.append(url)
+        return io.StringIO(json.dumps(answer))
+
+    names["urlopen"] = urlopen
+    ranked = names["Solr"]("http://engine", ["a", "b", "c"])
+    assert ranked.top(Queries(["zip"]), 2).items.tolist() == [[2, 0]]
+    assert ranked.scores(Queries(["zip"])).tolist() == [[1, 0, 2.5]]
+    assert ranked.top(Queries(["zip"]), 2, np.array([True, True, False])).items.tolist() == [[0]]
+    assert "zip" in asked[0]

@@ -54,10 +54,10 @@ class ElasticStore(DatabaseStore):
         texts = [name for name, about in self._fields.items() if about["type"] == "text"]
         if query is None and not (fields or texts):
             raise InputError(f"{self.name} has no field of the type text: name one, or pass query=")
-        about = {"fields": [*(fields or texts)]}
-        return ElasticWords(self, query or (lambda text: {"multi_match": {"query": text, **about}}))
+        among = {"fields": [*(fields or texts)]}
+        return ElasticWords(self, query or (lambda text: {"multi_match": {"query": text, **among}}))
 
-    def hits(self, queries: Sequence[Query], count: int, among: Sequence[Among]) -> list[Found]:
+    def _hits(self, queries: Sequence[Query], count: int, among: Sequence[Among]) -> list[Found]:
         """Return the ids and scores of the `count` best hits of each query, restricted to the ids
         or the condition in `among`."""
         bodies = [
@@ -126,7 +126,7 @@ class ElasticWords(Ranked):
         asked = [*map(self._query, queries.texts)]
 
         def search(rows: Sequence[int], limit: int, among: Among) -> Sequence[Found]:
-            return self._store.hits([asked[row] for row in rows], limit, [among] * len(rows))
+            return self._store._hits([asked[row] for row in rows], limit, [among] * len(rows))
 
         return self._store.best(len(asked), search, count, allowed=allowed)
 
@@ -139,7 +139,7 @@ class ElasticWords(Ranked):
         for start in range(0, items.shape[1], FEW):
             some = np.maximum(items[:, start : start + FEW], 0).tolist()
             ids = [[store.id(item) for item in row] for row in some]
-            for q, (found, values) in enumerate(store.hits(asked, len(ids[0]), ids)):
+            for q, (found, values) in enumerate(store._hits(asked, len(ids[0]), ids)):
                 by_id = dict(zip(found, values, strict=True))
                 scores[q, start : start + FEW] = [by_id.get(key, 0) for key in ids[q]]
         return scores

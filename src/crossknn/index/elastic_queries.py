@@ -27,9 +27,10 @@ _VECTORS = ("dense_vector", "knn_vector")
 _COSINES = ("cosine", "dot_product", "cosinesimil")  # dot_product is of unit vectors only
 _PRODUCTS = ("max_inner_product", "innerproduct")
 _VISITED = 100  # vectors that an approximate search compares at least
-_WHOLE = {"long": 2**63 - 1, "integer": 2**31 - 1, "short": 2**15 - 1, "byte": 2**7 - 1}
-_WHOLE |= {"unsigned_long": 2**64 - 1}
-_LARGEST: Mapping[str, float] = {**_WHOLE, "double": 1.7e308, "float": 3.4e38, "half_float": 65504}
+_WHOLE = {"long": 63, "integer": 31, "short": 15, "byte": 7, "unsigned_long": 64}  # in bits
+_LARGEST: Mapping[str, float] = {"double": 1.7e308, "float": 3.4e38, "half_float": 65504} | {
+    kind: 2**bits - 1 for kind, bits in _WHOLE.items()
+}
 """The largest number of each type: a server refuses larger ones."""
 
 

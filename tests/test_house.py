@@ -174,7 +174,7 @@ MOST_LINES = {
     "src": 24_756,
     "train/src": 3_960,
     "lab": 13_800,
-    "tests": 22_713,
+    "tests": 22_726,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -285,7 +285,7 @@ class Index:
 
 class Player:
     """A node at `url`. `fault` is a status that it answers, "slow", "cut" (the connection) or
-    "shards" (some fail); `calls` are the paths asked for."""
+    "shards" (some fail); `calls` are the paths and bodies that were asked."""
 
     def __init__(self, product="elasticsearch", indices=None, certificate=None):
         self.elastic, self.indices = product == "elasticsearch", dict(indices or {})
@@ -385,7 +385,7 @@ class _Handler(BaseHTTPRequestHandler):
         player, size = self.player, int(self.headers.get("Content-Length") or 0)
         lines = [json.loads(line) for line in self.rfile.read(size).splitlines() if line]
         asked = urlsplit(self.path)
-        player.calls.append(asked.path)
+        player.calls.append((asked.path, lines))
         fault, status = player.fault, 200
         if fault == "cut":
             self.close_connection = True

@@ -81,6 +81,17 @@ def test_more_hits_than_a_search_returns_are_read_page_by_page(store, node, monk
     assert not node[0].scrolls
 
 
+def test_filters_and_few_ids_go_to_the_server(node, store):
+    player, many = node[0], store.allowed({"title": {"not": "zip it"}})
+    no_zip = {"bool": {"must_not": [{"terms": {"title.keyword": ["zip it"]}}]}}
+    for allowed, sent in ((many, no_zip), (np.arange(N) < 2, {"ids": {"values": ["0", "1"]}})):
+        found = store.top(VECTORS[:1], 20, None, allowed)
+        assert allowed[found.items[found.items != NO_ITEM]].all()
+        _, (_, body) = player.calls[-1]
+        knn = body["knn"] if player.elastic else body["query"]["knn"]["embedding"]
+        assert knn["filter"] == sent
+
+
 def expected(text, fields=("title", "body")):
     """The scores (n,) of BM25, field by field."""
     import bm25s
@@ -208,6 +219,8 @@ def test_documents_that_come_and_go(caplog):
     index.put("5", {"body": "no vector"})
     store = ck.ElasticStore(client, "docs")
     assert store.shape == (5, 2)
+    exact = ck.ElasticStore(client, "docs", exact=True)  # scripts need vectors
+    assert exact.top(FEW[:1], 5).items.tolist() == [[0, 2, 3, 4, 1]]
     assert (store.words().top(Queries(["vector"]), 3).items == NO_ITEM).all()
     index.put("3", {"body": "a text"})
     with pytest.raises(InputError, match=r"document '3' of .* has no vector: give it one"):

@@ -20,6 +20,7 @@ from .fitting.fit import fit as fit
 from .fitting.fusion import fit_fusion as fit_fusion
 from .fitting.learning import Learner as Learner
 from .fitting.learning import learn as learn
+from .index.elastic import ElasticStore as ElasticStore
 from .index.item_index import ItemIndex as ItemIndex
 from .index.pgvector import PgVectorStore as PgVectorStore
 from .index.qdrant import QdrantStore as QdrantStore

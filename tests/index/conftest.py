@@ -1,7 +1,7 @@
 """Databases that tests share, which have the same items."""
 
 import pytest
-from database_helpers import KINDS, collection, few_in, fill
+from database_helpers import KINDS, collection, few_in, fill, played
 
 import crossknn as ck
 
@@ -26,6 +26,8 @@ def store(request):
     """All items, in each kind of database."""
     if request.param == "qdrant":
         return ck.QdrantStore(collection(), "docs")
+    if request.param != "postgres":
+        return ck.ElasticStore(played(request.param)[1], "docs")
     return ck.PgVectorStore(request.getfixturevalue("postgres")[1], "public.docs")
 
 

@@ -6,11 +6,12 @@ from importlib import import_module
 
 import numpy as np
 import pytest
+from elastic_player import Index, Player
 
 import crossknn as ck
 
 SLOW = pytest.param("postgres", marks=pytest.mark.slow)  # starts in two seconds or more
-KINDS = ["qdrant", SLOW]
+KINDS = ["qdrant", "elasticsearch", "opensearch", SLOW]
 
 N, D = 3_000, 16
 VECTORS = np.random.default_rng(0).normal(size=(N, D)).astype(np.float32)
@@ -34,6 +35,32 @@ def collection(vectors=VECTORS, payloads=PAYLOADS, ids=IDS, distance="Dot"):
     rows = zip(ids, vectors.tolist(), payloads, strict=False)
     client.upsert("docs", [models.PointStruct(id=i, vector=v, payload=p) for i, v, p in rows])
     return client
+
+
+def vectors_mapped(product, d=D, how=None, engine="faiss"):
+    """The mapping of a field of vectors."""
+    if product == "elasticsearch":
+        return {"type": "dense_vector", "dims": d, "similarity": how or "max_inner_product"}
+    method = {"name": "hnsw", "engine": engine, "space_type": how or "innerproduct"}
+    return {"type": "knn_vector", "dimension": d, "method": method}
+
+
+def played(product, vectors=VECTORS, payloads=PAYLOADS, ids=IDS, how=None, **fields):
+    """A player with the items in an index `docs`, and a client of it."""
+    properties = {"embedding": vectors_mapped(product, vectors.shape[1], how)} | fields
+    rows = zip(ids, vectors.tolist(), payloads, strict=False)
+    documents = [(key, {**payload, "embedding": vector}) for key, vector, payload in rows]
+    index = Index(product == "elasticsearch", properties, documents)
+    player = Player(product, {"docs": index})
+    return player, client_of(player)
+
+
+def client_of(player, **options):
+    """The official client of a player."""
+    name = "elasticsearch" if player.elastic else "opensearchpy"
+    package = import_module(name)
+    client = package.Elasticsearch if player.elastic else package.OpenSearch
+    return client(player.url, **options)
 
 
 def fill(connection):
@@ -69,6 +96,12 @@ def few_in(kind, fields, postgres):
     """A store of few items with these fields, in one kind of database."""
     if kind == "qdrant":
         return ck.QdrantStore(collection(FEW, fields, range(5)), "docs", exact=True)
+    if kind in ("elasticsearch", "opensearch"):
+        kinds = {
+            name: {type(entry.get(name)) for entry in fields} for entry in fields for name in entry
+        }
+        doubles = {name: {"type": "double"} for name, held in kinds.items() if float in held}
+        return ck.ElasticStore(played(kind, FEW, fields, range(5), **doubles)[1], "docs")
     connection, address = postgres
     names = sorted({name for record in fields for name in record} | {"body"})
     types = {name: column_type([record.get(name) for record in fields]) for name in names}

@@ -27,6 +27,9 @@ Id: TypeAlias = int | str
 Found: TypeAlias = tuple[Sequence[Id], Sequence[float]]
 """Ids and inner products of one query's nearest items, nearest first."""
 
+Among: TypeAlias = Sequence[Id] | Condition | None
+"""What a search is restricted to: items with these ids, items that meet a condition, or nothing."""
+
 TextsOf: TypeAlias = Callable[[Sequence[str]], Sequence[str]]
 """A function from ids to texts."""
 
@@ -68,11 +71,8 @@ class DatabaseStore(ABC):
             )
 
     @abstractmethod
-    def _search(
-        self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
-    ) -> Sequence[Found]:
-        """Return the `count` nearest items of each vector (m, d). `among` restricts the search to
-        items with these ids, or to items that meet a condition."""
+    def _search(self, vectors: FloatArray, count: int, among: Among) -> Sequence[Found]:
+        """Return the `count` nearest items of each vector (m, d)."""
 
     @abstractmethod
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
@@ -90,8 +90,30 @@ class DatabaseStore(ABC):
         self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`; results are approximate if the database searches approximately."""
+
+        def search(rows: Sequence[int], limit: int, among: Among) -> Sequence[Found]:
+            return self._search(vectors[rows], limit, among)
+
+        return self.best(len(vectors), search, count, exclude, allowed)
+
+    def best(
+        self,
+        m: int,
+        search: Callable[[Sequence[int], int, Among], Sequence[Found]],
+        count: int,
+        exclude: IntArray | None = None,
+        allowed: Mask = None,
+    ) -> Candidates:
+        """Return the best items of m queries, which the database searches for.
+
+        Args:
+            m: Number of queries.
+            search: Function from positions of queries, a number of items, and ids or a condition
+                to which the search is restricted, to the best items of each query.
+            count, exclude, allowed: As in `VectorStore.top`.
+        """
         n = self.shape[0]
-        among: Sequence[Id] | Condition | None = None
+        among: Among = None
         limit = count + (0 if exclude is None else exclude.shape[1])
         if allowed is not None:
             few = np.flatnonzero(allowed)
@@ -104,10 +126,10 @@ class DatabaseStore(ABC):
             if among is None:
                 limit = int(1.5 * limit * n / len(few))
         rows: dict[int, tuple[IntArray, FloatArray]] = {}
-        waiting = [] if among == [] else [*range(len(vectors))]
+        waiting = [] if among == [] else [*range(m)]
         while waiting:
             with self.answering():
-                answers = self._search(vectors[waiting], min(limit, n), among)
+                answers = search(waiting, min(limit, n), among)
             for q, (ids, products) in zip([*waiting], answers, strict=True):
                 items, scores = self.positions(ids), np.asarray(products, np.float32)
                 kept = items != NO_ITEM
@@ -122,7 +144,7 @@ class DatabaseStore(ABC):
                     waiting.remove(q)
             limit *= 4
         nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return Candidates.from_rows([rows.get(q, nothing) for q in range(len(vectors))])
+        return Candidates.from_rows([rows.get(q, nothing) for q in range(m)])
 
     def vectors(self, items: IntArray) -> FloatArray:
         rows = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
@@ -251,6 +273,14 @@ class Column(Sequence[T]):
             yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
 
 
+def entry_of(record: Any, field: str) -> Any:
+    """Return the value of a field, or None; a dot selects an entry of an object: `meta.lang`."""
+    if not isinstance(record, Mapping) or field in record:
+        return record[field] if isinstance(record, Mapping) else None
+    first, _, inner = field.partition(".")
+    return entry_of(record.get(first), inner) if inner else None
+
+
 _ADVICE = (
     "texts= must be the name of the field that holds the texts, or a function from ids to texts"
 )
@@ -261,7 +291,8 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
     ids to texts; a null text becomes an empty text, which no search scores."""
     if not isinstance(store, DatabaseStore):
         raise InputError(
-            f"{store!r:.80} is not a database of items: give a QdrantStore or PgVectorStore"
+            f"{store!r:.80} is not a database of items: give a QdrantStore, a PgVectorStore or an "
+            "ElasticStore"
         )
     n = store.shape[0]
     if not callable(texts):
@@ -289,7 +320,7 @@ def items_in(store: DatabaseStore, texts: str | TextsOf) -> Items:
                     "a list of ids and return a list of as many texts"
                 )
         else:
-            made = [record.get(texts) for record in store.records(items)]
+            made = [entry_of(record, texts) for record in store.records(items)]
         for item, text in zip(items, made, strict=True):
             if not isinstance(text, str) and not is_missing(text):
                 raise InputError(

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import InputError, nearest, needs_extra
-from crossknn.index.database import DatabaseStore, Found, Id
+from crossknn.index.database import Among, DatabaseStore, Found, Id
 from crossknn.index.filters import Between, Condition, Leaf, Missing, evaluate, kind_of
 from crossknn.types import FloatArray
 
@@ -74,9 +74,7 @@ class QdrantStore(DatabaseStore):
         config = by_name[self._vector]
         return int(config.size), str(config.distance.value)
 
-    def _search(
-        self, vectors: FloatArray, count: int, among: Sequence[Id] | Condition | None
-    ) -> Sequence[Found]:
+    def _search(self, vectors: FloatArray, count: int, among: Among) -> Sequence[Found]:
         allowed = None
         if among is not None:
             allowed = self._only(among) if isinstance(among, Sequence) else self._filter(among)

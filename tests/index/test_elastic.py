@@ -1,0 +1,361 @@
+"""Elasticsearch and OpenSearch, whose HTTP API `elastic_player` plays, by their official clients."""
+
+import io
+import json
+import re
+import subprocess
+from pathlib import Path
+from textwrap import dedent
+
+import numpy as np
+import pytest
+from database_helpers import FEW, VECTORS, D, N, client_of, played, vectors_mapped
+from elastic_player import Index, Player
+
+import crossknn as ck
+from crossknn.errors import InputError, StoreError
+from crossknn.extend import Queries
+from crossknn.types import NO_ITEM
+
+PRODUCTS = ("elasticsearch", "opensearch")
+UNIT = VECTORS / np.linalg.norm(VECTORS, axis=1, keepdims=True)
+WORDS = ("zip", "sort", "lock", "read", "file", "list")
+DOCS = [
+    {"title": f"{WORDS[i % 6]} it", "body": f"how to {WORDS[i % 4]} a {WORDS[4 + i % 2]} {i}"}
+    for i in range(N)
+]
+
+
+@pytest.fixture(scope="module", params=PRODUCTS)
+def node(request):
+    """A player with texts, and a client of it."""
+    player, client = played(request.param, payloads=DOCS, ids=range(N))
+    yield player, client
+    player.close()
+
+
+@pytest.fixture(scope="module")
+def store(node):
+    return ck.ElasticStore(node[1], "docs")
+
+
+HOW = [("elasticsearch", how) for how in ("cosine", "dot_product", "max_inner_product", "l2_norm")]
+HOW += [("opensearch", how) for how in ("cosinesimil", "innerproduct", "l2")]
+
+
+@pytest.mark.parametrize(
+    ("product", "how", "exact"),
+    [(*kind, exact) for kind in HOW for exact in (False, True) if exact or "l2" not in kind[1]],
+)
+def test_scores_become_inner_products(product, how, exact):
+    given = UNIT if how == "dot_product" else VECTORS
+    player, client = played(product, given[:300], how=how)
+    store = ck.ElasticStore(client, "docs", exact=exact)
+    items = UNIT[:300] if how in ("cosine", "cosinesimil", "dot_product") else VECTORS[:300]
+    queries = np.concatenate([3 * VECTORS[:2], np.zeros((1, D), np.float32)])
+    found = store.top(queries, 300)
+    assert sorted(found.items[2].tolist()) == [*range(300)]
+    products = np.take_along_axis(queries @ items.T, found.items, axis=1)
+    assert (products[:2].min(axis=1) < -1).all()
+    np.testing.assert_allclose(found.scores, products, rtol=2e-5, atol=2e-5)
+    assert (np.diff(found.scores) <= 0).all()
+    np.testing.assert_allclose(store.vectors(np.arange(300)), items, rtol=1e-5, atol=1e-6)
+    player.close()
+
+
+def test_vectors_without_a_graph_are_compared_by_a_script():
+    player, client = played("elasticsearch", FEW)
+    about = player.indices["docs"].properties["embedding"]
+    del about["similarity"]
+    about["index"] = False
+    found = ck.ElasticStore(client, "docs").top(np.array([[1, 0.1]], np.float32), 5)
+    assert found.items.tolist() == [[2, 0, 3, 4, 1]]
+    player.close()
+
+
+def test_more_hits_than_a_search_returns_are_read_page_by_page(store, node, monkeypatch):
+    for module in ("elastic_requests", "elastic_queries"):
+        monkeypatch.setattr(f"crossknn.index.{module}.PAGE", 100)
+    found = store.top(VECTORS[:2], 250)
+    assert found.items.tolist() == np.argsort(-(VECTORS[:2] @ VECTORS.T))[:, :250].tolist()
+    assert not node[0].scrolls
+
+
+def test_filters_and_few_ids_go_to_the_server(node, store):
+    player, many = node[0], store.allowed({"title": {"not": "zip it"}})
+    no_zip = {"bool": {"must_not": [{"terms": {"title.keyword": ["zip it"]}}]}}
+    for allowed, sent in ((many, no_zip), (np.arange(N) < 2, {"ids": {"values": ["0", "1"]}})):
+        found = store.top(VECTORS[:1], 20, None, allowed)
+        assert allowed[found.items[found.items != NO_ITEM]].all()
+        _, (_, body) = player.calls[-1]
+        knn = body["knn"] if player.elastic else body["query"]["knn"]["embedding"]
+        assert knn["filter"] == sent
+
+
+def expected(text, fields=("title", "body")):
+    """The scores (n,) of BM25, field by field."""
+    import bm25s
+
+    scores = []
+    for field in fields:
+        texts = [doc[field].split() for doc in DOCS]
+        model = bm25s.BM25(k1=1.2)
+        model.index(texts, show_progress=False)
+        known = {word for words in texts for word in words}
+        scores.append(model.get_scores([word for word in text.split() if word in known]))
+    return np.max(scores, axis=0)
+
+
+def test_words_are_ranked_by_the_index(store):
+    queries, scores = Queries(["sort file", "zip 17", "xylophone"]), expected("sort file")
+    found = store.words().top(queries, 40)
+    np.testing.assert_allclose(found.scores[0], np.sort(scores)[::-1][:40], rtol=1e-5)
+    assert (
+        found.items[1, 0] == 17 or expected("zip 17")[found.items[1, 0]] >= expected("zip 17")[17]
+    )
+    assert (found.items[2] == NO_ITEM).all()
+    asked = np.array([[3, 5, NO_ITEM], [17, 3, 3], [0, 1, 2]])
+    given = store.words().scores(queries, asked)
+    np.testing.assert_allclose(given[0, :2], scores[asked[0, :2]], rtol=1e-5)
+    np.testing.assert_allclose(given[1], expected("zip 17")[asked[1]], rtol=1e-5)
+    assert not given[2].any()
+    np.testing.assert_allclose(store.words().scores(queries)[0], scores, rtol=1e-5)
+
+
+def test_a_query_of_the_users_own(store):
+    by_title = store.words(query=lambda text: {"match": {"title": text}})
+    got = by_title.scores(Queries(["sort file"]))[0]
+    np.testing.assert_allclose(got, expected("sort file", ["title"]), rtol=1e-5)
+    twice = store.words("title^2").scores(Queries(["sort file"]))[0]
+    np.testing.assert_allclose(twice, 2 * got, rtol=1e-5)
+
+
+@pytest.mark.parametrize("share", [0.9, 0.1, 0.001])
+def test_words_of_allowed_items(store, share):
+    allowed = np.random.default_rng(0).random(N) < share
+    found = store.words().top(Queries(["sort file", "zip"]), 30, allowed)
+    for q, text in enumerate(("sort file", "zip")):
+        kept = found.items[q] != NO_ITEM
+        assert allowed[found.items[q][kept]].all()
+        best = np.sort(expected(text)[allowed])[::-1]
+        np.testing.assert_allclose(found.scores[q][kept], best[best > 0][:30], rtol=1e-5)
+
+
+def test_a_search_from_words_is_that_from_the_same_lists_in_memory(store):
+    ids = [str(i) for i in range(N)]
+    scores = expected("zip file")
+    ranked = np.argsort(-scores, kind="stable")[: (scores > 0).sum()]
+    lists = {"zip file": [(ids[i], float(scores[i])) for i in ranked]}
+    items = [{"id": str(i), "text": doc["body"]} for i, doc in enumerate(DOCS)]
+    memory = ck.ItemIndex.build(
+        items, vectors=VECTORS, query_vectors=lambda texts: VECTORS[: len(texts)], bm25=False
+    )
+    over = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
+    from crossknn.retrievers.base import CandidateLists
+
+    memory.add_retriever("words", CandidateLists(lists, ids))
+    over.add_retriever("words", store.words())
+    score = lambda pairs: [float(len(item) * 7 % 11 + len(item)) for _, item in pairs]  # noqa: E731
+    for spec in ("rerank(retriever=words)", "axn(retriever=words)"):
+        found = [
+            ck.Searcher(index, score, spec).search("zip file", budget=60, trace=True)
+            for index in (memory, over)
+        ]
+        assert found[0].n_scored == found[1].n_scored == 60
+        picked = [{hit.id for hit in one.trace[0]} for one in found]
+        assert picked[0] == picked[1], spec
+
+
+FAULTS = {
+    429: r"it has too many requests \(429\): search again later",
+    503: r"no node can answer \(503\)",
+    "slow": r"it has not answered in time: give the client a longer timeout",
+    "cut": r"it cannot be reached: check the URL, and whether the server runs",
+    "shards": r"node_gone: a shard is lost",
+    "dropped": r"there is no such index: check its name, and open the store again",
+    "closed": r"the client is closed: open the store with a new one",
+}
+
+
+@pytest.mark.parametrize("words", [False, True])
+@pytest.mark.parametrize(  # the client of OpenSearch connects again after close()
+    ("product", "fault"),
+    [(product, fault) for product in PRODUCTS for fault in FAULTS][:-1],
+)
+def test_a_node_that_fails_leaves_the_best_so_far(product, words, fault):
+    player, _ = played(product, VECTORS[:200], payloads=DOCS, ids=range(N))
+    client = client_of(player, **{"request_timeout" if player.elastic else "timeout": 0.4})
+    store = ck.ElasticStore(client, "docs")
+    store.whole = 0
+    index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
+    index.add_retriever("words", store.words())
+    asked = []
+
+    def score(pairs):
+        asked.extend(pairs)
+        if len(asked) == 40:
+            player.fault = fault
+            if fault == "dropped":
+                player.indices.clear()
+            elif fault == "closed":
+                client.close()
+        return [-float(len(text)) for _, text in pairs]
+
+    spec = "axn(rounds=5,retriever=words)" if words else "axn(rounds=5)"
+    found = ck.Searcher(index, score, spec).search(["zip a file", "sort"], k=5, budget=50)
+    assert (found.stopped_by, found.n_scored) == ("store", 40)
+    assert [len(hits) for hits in found.hits] == [5, 5]
+    assert "index 'docs' failed: " in found.errors[0]
+    with pytest.raises(StoreError, match=rf"^the \w+ index 'docs' failed: {FAULTS[fault]}[^\n]*$"):
+        store.top(VECTORS[:1], 5)
+    with pytest.raises(StoreError, match=r"^the \w+ index 'docs' failed: [^\n]*$"):
+        store.words().top(Queries(["zip"]), 5)
+    player.close()
+
+
+def test_documents_that_come_and_go(caplog):
+    player, client = played("opensearch", FEW, [{"body": "a text"}] * 5, range(5))
+    index = player.indices["docs"]
+    index.put("5", {"body": "no vector"})
+    store = ck.ElasticStore(client, "docs")
+    assert store.shape == (5, 2)
+    exact = ck.ElasticStore(client, "docs", exact=True)  # scripts need vectors
+    assert exact.top(FEW[:1], 5).items.tolist() == [[0, 2, 3, 4, 1]]
+    assert (store.words().top(Queries(["vector"]), 3).items == NO_ITEM).all()
+    index.put("3", {"body": "a text"})
+    with pytest.raises(InputError, match=r"document '3' of .* has no vector: give it one"):
+        store.vectors(np.array([3]))
+    index.remove("0")
+    with pytest.raises(StoreError, match=r"no longer has the item '0': open the store again"):
+        store.vectors(np.array([0]))
+    player.close()
+
+
+def test_an_entry_of_an_object_can_be_the_text():
+    payloads = [{"doc": {"body": f"text {i}", "year": 2000 + i}} for i in range(5)]
+    player, client = played("elasticsearch", FEW, payloads, range(5))
+    store = ck.ElasticStore(client, "docs")
+    assert [*ck.ItemIndex.over(store, "doc.body").items.texts] == [f"text {i}" for i in range(5)]
+    assert store.allowed({"doc.year": {"gte": 2003}}).tolist() == [False] * 3 + [True] * 2
+    player.close()
+
+
+def search_in(client, texts="body", condition=None, d=2, **options):
+    store = ck.ElasticStore(client, "docs", **options)
+    index = ck.ItemIndex.over(store, texts, query_vectors=lambda asked: np.ones((len(asked), d)))
+    searcher = ck.Searcher(index, lambda pairs: [1.0] * len(pairs), "axn")
+    return searcher.search("q", budget=3, filter=condition)
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"vector": "embeding"}, r"no vectors in a field 'embeding' \(did you mean embedding\?\)"),
+        ({"vector": "body"}, r"no vectors in a field 'body' \(known: embedding\)"),
+        ({"d": 3}, "query vectors have 3 dimensions, but the item"),
+        ({"texts": "doc"}, "the text of the item '.' of .* is {'year': 200.}: texts= must be"),
+        ({"condition": {"doc": "x"}}, "'doc', which is a field of object of .*: name an entry, su"),
+        ({"condition": {"plain": "x"}}, "'plain', an analysed text of .*: map it as keyword, or"),
+        ({"condition": {"doc.yer": 1}}, r"no item of .* has this field \(did you mean doc.year"),
+    ],
+)
+def test_what_cannot_be_is_said_in_one_sentence(product, options, said):
+    payloads = [{"body": "a text", "plain": "x", "doc": {"year": 2000 + i}} for i in range(5)]
+    player, client = played(product, FEW, payloads, range(5), plain={"type": "text"})
+    with pytest.raises(InputError, match=said) as caught:
+        search_in(client, **options)
+    assert "\n" not in str(caught.value)
+    player.close()
+
+
+def mapped(elastic, **about):
+    """A player with one document and this definition of its vector."""
+    product = "elasticsearch" if elastic else "opensearch"
+    properties = {"embedding": vectors_mapped(product, 2) | about}
+    return Player(product, {"docs": Index(elastic, properties, [("0", {"embedding": [1, 0]})])})
+
+
+@pytest.mark.parametrize(
+    ("player", "said"),
+    [
+        (lambda: mapped(True, similarity="l2_norm"), "'embedding' by l2_norm: map them with a cos"),
+        (lambda: mapped(False, method={"engine": "faiss"}), "by l2 in faiss: map .* exact=True"),
+        (lambda: mapped(False, method={"space_type": "innerproduct", "engine": "nmslib"}), "nmsli"),
+        (lambda: mapped(True, element_type="byte"), "are of byte: map them as float"),
+        (lambda: mapped(True, type="keyword"), "no field is a dense_vector or a knn_vector"),
+        (lambda: Player(indices={"dogs": Index(True, {})}), "no index 'docs': check its name"),
+        (
+            lambda: Player(
+                indices={"docs": Index(True, {"embedding": vectors_mapped(PRODUCTS[0])})}
+            ),
+            "the Elasticsearch index 'docs' holds no vectors",
+        ),
+    ],
+)
+def test_an_index_that_cannot_be_searched(player, said):
+    player = player()
+    with pytest.raises(InputError, match=said):
+        ck.ElasticStore(client_of(player), "docs")
+    player.close()
+
+
+@pytest.mark.parametrize("client", ["http://localhost:9200", None])
+def test_a_client_that_is_none(client):
+    with pytest.raises(InputError, match=r"client is .*: give Elasticsearch\(url\) or OpenSearch"):
+        ck.ElasticStore(client, "docs")
+
+
+@pytest.mark.parametrize("product", PRODUCTS)
+def test_a_server_that_refuses(product, tmp_path):
+    player, client = played(product, FEW)
+    player.fault = 401
+    with pytest.raises(
+        StoreError, match=r"'docs' failed: it refuses the credentials \(401\): give"
+    ):
+        ck.ElasticStore(client, "docs")
+    player.close()
+    with pytest.raises(StoreError, match=r"'docs' failed: it cannot be reached: check"):
+        ck.ElasticStore(client, "docs")
+    pem = tmp_path / "own.pem"
+    command = "openssl req -x509 -newkey rsa:2048 -nodes -days 2 -subj /CN=own"
+    try:
+        both = ["-keyout", pem, "-out", tmp_path / "cert.pem"]
+        subprocess.run([*command.split(), *both], check=True, capture_output=True)
+    except FileNotFoundError:
+        pytest.skip("there is no openssl")
+    pem.write_text(pem.read_text() + (tmp_path / "cert.pem").read_text())
+    player = Player(product, certificate=pem)
+    own = {} if player.elastic else {"use_ssl": True, "verify_certs": True}
+    with pytest.raises(
+        StoreError, match="its certificate cannot be verified: give the client ca_c"
+    ):
+        ck.ElasticStore(client_of(player, **own), "docs")
+    player.close()
+
+
+@pytest.mark.parametrize("engine", ["Solr", "Vespa"])
+def test_the_retriever_of_the_page_ranks_what_an_engine_returns(engine):
+    page = (Path(__file__).parents[2] / "docs/how-to/search-engines.md").read_text()
+    solr, vespa = re.findall(r"(?s)```\n((?:import|    def).*?)```", page)
+    exec(solr.split("\n\nindex.")[0], names := {"__name__": "page"})
+    found, asked = {"c": 2.5, "unknown": 2, "a": 1}, []
+    if engine == "Vespa":
+        exec(dedent(vespa), names)
+        names["Solr"].ask = names["ask"]
+        hits = [{"relevance": score, "fields": {"id": key}} for key, score in found.items()]
+        answer = {"root": {"children": hits}}
+    else:
+        docs = [{"id": key, "score": score} for key, score in found.items()]
+        answer = {"response": {"docs": docs}}
+
+    def urlopen(url, timeout):
+        asked.append(url)
+        return io.StringIO(json.dumps(answer))
+
+    names["urlopen"] = urlopen
+    ranked = names["Solr"]("http://engine", ["a", "b", "c"])
+    assert ranked.top(Queries(["zip"]), 2).items.tolist() == [[2, 0]]
+    assert ranked.scores(Queries(["zip"])).tolist() == [[1, 0, 2.5]]
+    assert ranked.top(Queries(["zip"]), 2, np.array([True, True, False])).items.tolist() == [[0]]
+    assert "zip" in asked[0]

@@ -170,7 +170,7 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_284,
+    "src": 24_727,
     "train/src": 3_960,
     "lab": 13_800,
     "tests": 21_910,

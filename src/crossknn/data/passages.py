@@ -162,7 +162,7 @@ def cut(documents: Items, passages: Passages) -> Items:
             )
         try:
             spans = [*passages.spans(document.text)]
-        except UnicodeEncodeError:
+        except TypeError:  # of the tokenizer
             raise InputError(
                 f"the document {document.id!r} has half a surrogate pair, which is not valid text"
             ) from None

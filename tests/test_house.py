@@ -170,10 +170,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_727,
+    "src": 24_728,
     "train/src": 3_960,
     "lab": 13_800,
-    "tests": 21_910,
+    "tests": 22_225,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

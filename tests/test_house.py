@@ -170,7 +170,7 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 24_731,
+    "src": 24_730,
     "train/src": 3_960,
     "lab": 13_800,
     "tests": 22_225,

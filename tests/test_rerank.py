@@ -165,3 +165,30 @@ def test_it_answers_as_sentence_transformers_does(tmp_path):
         for mine, other in zip(ours, theirs, strict=True):
             assert mine == {**other, "score": pytest.approx(float(other["score"]), abs=1e-4)}
             assert [*mine] == [*other]
+
+
+def test_documents_are_ordered_by_their_best_passage():
+    filler = "Nothing of interest stands here. " * 60
+    texts = ["a needle", f"  {filler}Here is a needle with thread. {filler}", filler.upper(), ""]
+    documents = [*texts[:2], {"title": "Title", "text": texts[2]}, texts[3]]
+    needles = lambda pairs: [float(sum(w in t for w in ("needle", "thread"))) for _, t in pairs]  # noqa: E731
+    given = {"scorer": needles, "return_documents": True}
+    best, *others = ck.rerank("q", documents, passages=50, **given)
+    assert (best["corpus_id"], best["score"], best["text"]) == (1, 2.0, texts[1])
+    passage = best["text"][best["start"] : best["end"]]
+    assert "needle with thread" in passage
+    assert len(passage) < 400
+    assert [other["corpus_id"] for other in others] == [0, 2, 3]
+    assert [(other["start"], other["end"]) for other in others[::2]] == [(0, 8), (0, 0)]
+    assert others[1]["text"] == f"Title\n{texts[2]}".strip()
+    few = ck.rerank("q", documents, 2, passages=50, method="rerank(retriever=order)", **given)
+    assert few.results.n_calls == 2
+    assert [entry.get("predicted", False) for entry in few] == [False, False, True, True]
+    plain = ck.rerank("q", documents, **given)
+    assert not {"start", "end"} & {key for entry in plain for key in entry}
+    vectors = {"vectors": np.eye(4)[:, :3], "query_vector": [0, 1, 0]}
+    near = ck.rerank(
+        "q", documents, 1, passages=50, method="rerank(retriever=vectors)", **given, **vectors
+    )
+    assert near[0]["corpus_id"] == 1
+    assert ck.rerank("q", documents, passages=True, scorer=needles)[0]["corpus_id"] == 1

@@ -46,6 +46,9 @@ CASES = """
 2 name it with --text-field: try body.jsonl
 2 'text' or 'query': search docs.index --queries body.jsonl
 2 'body': index build docs.jsonl new.index --template {body}
+2 give at most 236: index build docs.jsonl new.index --encoder none --passages 300
+2 not below the 20: index build docs.jsonl new.index --encoder none --passages 20 --overlap 20
+2 (passages=200, --passages 200): index build docs.jsonl new.index --encoder none --overlap 20
 2 torch-model: index build docs.jsonl torch-model --encoder none
 2 docs.jsonl: index build docs.jsonl docs.jsonl/new.index --encoder none
 2 no-index: index prepare docs.index --late no-index

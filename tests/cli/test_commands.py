@@ -213,6 +213,26 @@ def test_verify_names_what_is_damaged(build, command, folder, capsys):
     assert largest.name in capsys.readouterr().out
 
 
+def test_long_documents_are_counted_or_cut(command, folder, capsys):
+    texts = {"l0": "One sentence stands here. " * 100, "l1": "Another one stands. " * 90, "s": "x"}
+    jsonl(folder / "long.jsonl", ({"id": i, "text": text} for i, text in texts.items()))
+    plain = ["index", "build", "long.jsonl", "long.index", "--encoder", "none"]
+    assert run(plain) == 0
+    said = "2 of 3 items are longer than the 236 tokens that the bundled cross-encoder reads beside"
+    assert said in capsys.readouterr().err
+    assert run([*plain, "--passages", "100"]) == 0
+    shown = capsys.readouterr()
+    assert "passages of 3 documents" in shown.err
+    assert "items are longer" not in shown.err
+    assert "passages: length 100, overlap 20" in shown.out
+    [before] = command("index", "info", "long.index")
+    assert before["passages"] == {"length": 100, "overlap": 20}
+    [after] = command("index", "insert", "long.index", "long.jsonl", "--replace")
+    assert (after["items"], after["documents"]) == (before["items"], 3)
+    [after] = command("index", "delete", "long.index", "l0", "l1")
+    assert (after["items"], after["documents"]) == (1, 1)
+
+
 def test_fitting_and_what_it_cost(build, command):
     build()
     fitting = ("fit", "docs.index", "als", "--queries", "queries.jsonl", "--per", "4")

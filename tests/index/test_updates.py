@@ -15,6 +15,7 @@ from index_helpers import FormulaScorer, LengthEncoder, contents, corpus, score_
 from late_helpers import WordStates
 
 import crossknn as ck
+from crossknn.data.passages import Passages, whole
 from crossknn.errors import IndexFormatError, InputError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fit import fit as fit_vectors
@@ -515,3 +516,92 @@ def test_searches_go_on_while_items_are_added_and_compacted(tmp_path):
             done.set()
         searching.result()
     assert len(index) == 30
+
+
+LONG = ("One sentence stands here. " * 30).strip()
+
+
+def documents_of(index):
+    """{document: its text, put together from its passages}, of passages that are not deleted."""
+    items, columns = index.items, {}
+    for place, item in enumerate(map(items.__getitem__, range(len(items)))):
+        if items.alive is None or items.alive[place]:
+            texts, starts = columns.setdefault(item.extra["document"], ([], []))
+            texts.append(item.text)
+            starts.append(item.extra["start"])
+    return {document: whole(*given) for document, given in columns.items()}
+
+
+@pytest.mark.parametrize("stored", [False, True])
+def test_documents_are_added_replaced_and_deleted_with_all_their_passages(tmp_path, stored):
+    texts = {"a": LONG, "a#1": "short", "b": LONG[:298]}
+    index = ItemIndex.build(texts, passages=30, overlap=6)
+    if stored:
+        index.save(tmp_path / "index")
+        index = ItemIndex.load(tmp_path / "index")
+    snapshot, before = index.snapshot(), len(index)
+    with pytest.raises(InputError, match="already has a document 'b': give another id, or replace"):
+        index.add({"c": "new", "b": "changed"})
+    with pytest.raises(InputError, match=r"no document with the id 'a#2' .ids look like 'a'"):
+        index.delete(["a", "a#2"])
+    assert (documents_of(index), len(index)) == (texts, before)
+    for changed in {"b": "changed", "c": LONG}, {"a": "shorter"}:
+        index.add(changed, replace=True)
+        texts |= changed
+        assert documents_of(index) == texts
+    assert "c#6" in index.items  # cut as the documents of the build
+    assert "a#2" not in index.items
+    index.delete(["a", "c"])
+    del texts["a"], texts["c"]
+    assert (documents_of(index), len(index)) == (texts, 2)
+    index.compact()
+    assert (documents_of(index), index.n) == (texts, 2)
+    index.add({"a": LONG})
+    assert documents_of(index) == {**texts, "a": LONG}
+    settings = Passages(30, 6)
+    reloaded = index.reloaded() if stored else index
+    assert settings == index.passages == snapshot.passages == reloaded.passages
+    assert index.verify() == []
+    assert len(snapshot) == before
+    assert ItemIndex.build(["x"]).passages is None
+
+
+def test_an_index_remembers_the_tokenizer_of_its_passages(tmp_path):
+    from tokenizers import Tokenizer, models, pre_tokenizers
+
+    class Words:
+        tokenizer = Tokenizer(models.WordLevel({"?": 0}, unk_token="?"))
+        tokenizer.pre_tokenizer = pre_tokenizers.WhitespaceSplit()
+
+    model = type("Model", (), {"predict": len, "max_seq_length": 64})()
+    model.tokenizer = type("Fast", (), {"backend_tokenizer": Words.tokenizer})()
+    index = ItemIndex.build([LONG], passages=10, overlap=0, scorer=model)
+    index.save(tmp_path / "index")
+    index = ItemIndex.load(tmp_path / "index")
+    index.add({"new": LONG})
+    assert {len(text.split()) for text in index.items.texts} == {8}  # two sentences, of 4 words
+    with pytest.raises(
+        InputError, match=r"of 49 tokens are longer than the 48 that .* give at most 48"
+    ):
+        ItemIndex.build([LONG], passages=49, scorer=model)
+    assert ItemIndex.build([LONG], passages=True, scorer=model).passages.length == 48
+    assert ItemIndex.build([LONG], passages=900, scorer=len).passages.tokenizer == "bundled"
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (
+            {"passages": 237},
+            "237 tokens are longer than the 236 that the bundled cross-encoder reads",
+        ),
+        ({"passages": 0}, "length of passages is 0"),
+        ({"passages": 9, "overlap": 9}, "overlap of 9 tokens is not below the 9 tokens"),
+        ({"overlap": 9}, "overlap is only for passages: give their length too"),
+        ({"scorer": len}, "scorer is only for passages: give their length too"),
+        ({"passages": 9, "vectors": np.ones((1, 2))}, "vectors of documents are given, but"),
+    ],
+)
+def test_passages_that_cannot_be_made_are_refused(options, said):
+    with pytest.raises(InputError, match=said):
+        ItemIndex.build([LONG], **options)

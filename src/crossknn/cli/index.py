@@ -66,7 +66,6 @@ OfScorer = Annotated[
 
 @app.command(
     epilog=o.examples(
-        "crossknn index build docs.jsonl docs.index",
         "crossknn index build docs.jsonl docs.index --passages 200 --overlap 40",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none",
     ),

@@ -162,7 +162,7 @@ def cut(documents: Items, passages: Passages) -> Items:
             )
         try:
             spans = [*passages.spans(document.text)]
-        except UnicodeEncodeError:
+        except TypeError:  # of the tokenizer
             raise InputError(
                 f"the document {document.id!r} has half a surrogate pair, which is not valid text"
             ) from None
@@ -192,13 +192,16 @@ def positions_of(items: Items, document: str) -> list[int]:
 
 
 def count_longer(texts: Sequence[str], length: int, tokenizer: str = BUNDLED) -> tuple[int, bool]:
-    """Estimate how many texts have more than `length` tokens, from a random sample of those with
-    more characters; also return whether all of those were read, which makes the number exact."""
-    longer = np.array([p for p, text in enumerate(texts) if len(text) > length], np.int64)
-    is_exact, tokens = len(longer) <= _SAMPLE, _tokens_of(tokenizer)
-    read = longer if is_exact else np.random.default_rng(0).choice(longer, _SAMPLE, replace=False)
+    """Estimate how many texts have more than `length` tokens, from some of those with more
+    characters; also return whether all of those were read, which makes the number exact."""
+    sizes = np.fromiter(map(len, texts), np.int64, len(texts))
+    order = np.argsort(sizes, kind="stable")
+    longer = order[np.searchsorted(sizes[order], length, side="right") :]
+    # Evenly spaced by size, which nearly decides: a random sample was wrong by a quarter.
+    step, tokens = max(1, len(longer) / _SAMPLE), _tokens_of(tokenizer)
+    read = longer[np.arange(step / 2, len(longer), step).astype(np.int64)]
     counts = [_longer(texts[p], length, tokens) for p in read.tolist()]
-    return round(sum(counts) / max(1, len(counts)) * len(longer)), is_exact
+    return round(sum(counts) * step), step == 1
 
 
 def _longer(text: str, length: int, tokens: _Tokens) -> bool:

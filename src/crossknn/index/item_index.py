@@ -101,8 +101,7 @@ class ItemIndex(IndexView):
             passages: Cut the items, which are documents, into passages of at most so many tokens,
                 200 for true; `add` and `delete` then take documents (docs/how-to/data.md).
             overlap: Tokens that neighbouring passages share at most; by default a fifth.
-            scorer: The cross-encoder whose tokens are counted, its folder or its name; by default,
-                and for a scorer without a tokenizer, the tokens of the bundled one.
+            scorer: Cross-encoder whose tokens are counted; the bundled one by default.
             folder: Save the index there. Of an index in this folder, exact scores and vectors of
                 unchanged texts are kept, but anchors and fits are dropped, with a warning. A
                 stopped build resumes.

@@ -175,22 +175,13 @@ class PredictScorer(BatchedScorer):
                 "bi-encoders, which encode single texts, are opened with DualEncoder"
             )
         self._model, self.largest, self._given = model, as_count(batch, "batch"), name
-        self._turn = threading.Lock()
+        self._turn, self.tokenizer = threading.Lock(), getattr(model, "tokenizer", None)
+        self.max_length: int = getattr(model, "max_seq_length", None) or LARGEST_WINDOW
         module = sys.modules.get("sentence_transformers")
         self._is_library = module is not None and isinstance(model, module.CrossEncoder)
         self._options: dict[str, Any] = {}
         if self._is_library:
             self._options = logits_options(model, shown, self.largest)
-
-    @property
-    def tokenizer(self) -> Any:
-        """The tokenizer of transformers, if the model has one."""
-        return getattr(self._model, "tokenizer", None)
-
-    @property
-    def max_length(self) -> int:
-        """The limit of a pair in tokens, which is large if the model has none."""
-        return getattr(self._model, "max_seq_length", None) or LARGEST_WINDOW
 
     @cached_property
     def fingerprint(self) -> str | None:

@@ -164,7 +164,7 @@ class Reading(NamedTuple):
 def reading_of(scorer: Any = None) -> Reading:
     """Return how a cross-encoder, or the one with this folder or name, reads an item; the bundled
     one, which is the default, is not opened for it."""
-    if scorer is None or scorer == BUNDLED:
+    if isinstance(scorer, str | None) and scorer in (None, BUNDLED):
         manifest = read_manifest(bundled_folder("cross-encoder"), "cross-encoder")
         fast, length = tokenizer_of(BUNDLED), manifest["max_length"]
         return Reading("the bundled cross-encoder", BUNDLED, _room(fast, length))

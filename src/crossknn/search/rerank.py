@@ -87,40 +87,47 @@ def rerank(
         query_vector: The query's vector (d,), from the encoder that made `vectors`.
         method: The search method; `order` is the retriever of the given order. By default `exact`
             if the budget covers all, or else `kriging` from the order, BM25 and the vectors.
-        passages: Cut the documents into passages, of at most so many tokens of the scorer (200 for
-            true), and order them by their best passage; `start` and `end` are its place in the
-            `text` that `return_documents` includes. The budget is a number of passages then.
+        passages: Order documents by their best passage of at most so many tokens (200 for true);
+            `start` and `end` are its place in the `text`. The budget then counts passages.
         seed, progress, cancel: As in `Searcher` and `Searcher.search`.
     """
     began, kept = time.monotonic(), None if top_k is None else as_count(top_k, "top_k")
     given, limits = _checked(query, documents, budget)
     if not given:
-        none: dict[str, Any] = {"hits": ([],), "errors": (None,), "method": "exact", "budget": 0}
-        none |= {"queries": (query,), "query_ids": ("0",), "stopped_by": "budget"}
-        return Reranked([], Results(**none))
+        return Reranked([], _no_results(query))
     several = scorer if isinstance(scorer, list | tuple) else [scorer]
     models = [_opened(each) if isinstance(each, str | Path | None) else each for each in several]
-    whole = items_from(Records("the sequence", map(_text_of, given, count())), allow_empty=True)
-    items, of = _items(whole, passages, None if several[-1] is None else models[-1])
-    if limits.per_query is None and limits.seconds is None and limits.cost is None:
-        limits = replace(limits, per_query=len(items))
+    whole, items, of = _items(given, passages, None if several[-1] is None else models[-1])
+    limits = limits if _is_limited(limits) else replace(limits, per_query=len(items))
     most = 0 if limits.per_query is None else limits.calls[-1]
     if method is None and limits.deadline is None and len(items) <= most:
         method, models, limits = "exact", models[-1:], replace(limits, per_query=most)
-    stored = _vectors(given, vectors, query_vector)
-    stored = None if stored is None else stored[of]
-    index = _index(items, of, limits, stored, query_vector, texts_only=method == "exact")
+    index = _index(items, of, given, limits, (vectors, query_vector), method == "exact")
     if limits.deadline is not None:  # building the index took a part of it
         limits = replace(limits, deadline=max(limits.deadline - time.monotonic() + began, 1e-3))
+    searcher = _searcher(index, models, method, seed)
+    results = searcher.search(query, len(items), limits, progress=progress, cancel=cancel)
+    entries = _entries(results, items, of, given, whole, with_text=return_documents)
+    return Reranked(entries[:kept], results)
+
+
+def _no_results(query: str) -> Results:
+    none: dict[str, Any] = {"hits": ([],), "errors": (None,), "method": "exact", "budget": 0}
+    return Results(**none, queries=(query,), query_ids=("0",), stopped_by="budget")
+
+
+def _is_limited(limits: Budget) -> bool:
+    return any(each is not None for each in (limits.per_query, limits.seconds, limits.cost))
+
+
+def _searcher(
+    index: ItemIndex, models: Sequence[Any], method: str | Method | None, seed: int
+) -> Searcher:
     of_first = method if len(models) == 1 else None
     searcher = Searcher(index, models[0], of_first or _method(index), seed=seed)
     if len(models) > 1:  # the others go on from what the cheapest finds in the given order
         searcher = Searcher(index, [searcher, *models[1:]], method, seed=seed)
-    results = searcher.search(query, len(items), limits, progress=progress, cancel=cancel)
-    entries = _entries(results, items, of, given, whole)[:kept]
-    if not return_documents:
-        entries = [{k: v for k, v in entry.items() if k != "text"} for entry in entries]
-    return Reranked(entries, results)
+    return searcher
 
 
 def _checked(
@@ -137,49 +144,60 @@ def _checked(
     return given, limits
 
 
-def _items(whole: Items, passages: bool | int, scorer: Any) -> tuple[Items, IntArray]:
-    """Return the items (n,), documents or their passages, and the document's position for each."""
-    cutting = cutting_of(passages, None, scorer if passages else None, None)
+def _items(
+    given: Sequence[Record], passages: bool | int, scorer: Any
+) -> tuple[Items, Items, IntArray]:
+    """Return the documents, the items (n,), which are documents or their passages, and the position
+    (n,) of each item's document."""
+    records = Records("the sequence", map(_text_of, given, count()))
+    whole = items_from(records, allow_empty=True)
+    cutting = cutting_of(passages, None, None if passages is False else scorer, None)
     if cutting is None:
-        return whole, np.arange(len(whole))
+        return whole, whole, np.arange(len(whole))
     items = cut(whole, cutting)
-    return items, np.array([int(str(passage[DOCUMENT])) for passage in items.extra], np.int64)
-
-
-def _vectors(given: Sequence[Record], vectors: Any, query_vector: Any) -> FloatArray | None:
-    """Return the vectors (n, d) of the documents, if they have any."""
-    if vectors is None:
-        stored = _embeddings(given)
-    else:
-        stored = check_vectors(vectors, len(given), None, "the vectors", half=True)
-    if stored is None and query_vector is not None:
-        raise InputError("query_vector is given, but the documents have no vectors: give both")
-    return stored
+    of = np.array([int(str(passage[DOCUMENT])) for passage in items.extra], np.int64)
+    return whole, items, of
 
 
 def _index(
     items: Items,
     of: IntArray,
+    given: Sequence[Record],
     limits: Budget,
-    stored: FloatArray | None,
-    query_vector: Any,
-    *,
+    vectors: tuple[Any, Any],
     texts_only: bool,
 ) -> ItemIndex:
-    """Build the index of the items, with their vectors (n, d) and documents (n,); with
-    `texts_only`, without BM25 and LSA."""
-    encode = None if query_vector is None else lambda texts: np.asarray(query_vector)[None]
+    """Build the index of the items of given documents (n,), with the vectors of the documents and
+    of the query; with `texts_only`, without BM25 and LSA."""
+    of_documents, of_query = vectors
+    if of_documents is None:
+        stored = _embeddings(given)
+    else:
+        stored = check_vectors(of_documents, len(given), None, "the vectors", half=True)
+    if stored is None and of_query is not None:
+        raise InputError("query_vector is given, but the documents have no vectors: give both")
+    encode = None if of_query is None else lambda texts: np.asarray(of_query)[None]
     has_words = any(map(words, items.texts)) and _in_time(items.texts, limits.deadline)
     read = has_words and not texts_only
     index = ItemIndex.build(
-        items, vectors=stored, query_vectors=encode, bm25=read, lsa=None if read else 0
+        items,
+        vectors=None if stored is None else stored[of],
+        query_vectors=encode,
+        bm25=read,
+        lsa=None if read else 0,
     )
     index.add_retriever(ORDER, ItemPriors(-np.log1p(of)))
     return index
 
 
 def _entries(
-    results: Results, items: Items, of: IntArray, given: Sequence[Record], whole: Items
+    results: Results,
+    items: Items,
+    of: IntArray,
+    given: Sequence[Record],
+    whole: Items,
+    *,
+    with_text: bool,
 ) -> list[dict[str, Any]]:
     """Return the entries of all documents, whose text is in `whole`, each with the place of its
     best passage; documents that are not in the results come last."""
@@ -197,8 +215,8 @@ def _entries(
         if passage:  # blanks around a text are not scored, but are in the text as given
             blanks = text.find(whole.texts[place])
             entry |= {name: cast(int, passage[name]) + blanks for name in (START, END)}
-        entry |= {"text": text} | ({"predicted": True} if predicted else {})
-        answer.append(entry)
+        entry |= {"text": text} if with_text else {}
+        answer.append(entry | ({"predicted": True} if predicted else {}))
     return answer
 
 

@@ -89,8 +89,10 @@ def test_groups_in_every_kind_of_search(shops):
         ({"group_by": "shopp"}, "group_by names 'shopp', but no item has this field"),
         ({"group_by": 3}, "group_by is 3: give the name of a field"),
         ({"group_by": "shop", "group_size": 0}, "group_size is 0"),
+        ({"group_size": 2}, "group_size is 2, but there are no groups"),
+        ({"group_by": "shop", "method": "kriging(target_recall=0.9)"}, "does not work for groups"),
         ({"group_by": "tags"}, "'tags', but an item has several values of it"),
-        ({"group_by": "where"}, "'where', whose values are neither texts nor numbers"),
+        ({"group_by": "where"}, "'where', but there is an object among its values"),
     ],
 )
 def test_what_is_no_group(options, message):
@@ -121,6 +123,42 @@ def test_a_group_of_many_is_found_once():
     assert len({hit.group for hit in hits}) == 10
 
 
+def test_k_groups_are_found_even_if_one_has_nearly_all_items():
+    records = [{"id": f"b{n}", "text": f"saw {n}", "of": "big"} for n in range(400)]
+    records += [{"id": f"r{n}", "text": f"axe {n}", "of": f"r{n}"} for n in range(30)]
+    index = ck.ItemIndex.build(records, lsa=4)
+    (hits,) = ck.Searcher(index, overlap).search(
+        "saw", k=5, budget=20, group_by="of", method="rerank(retriever=bm25)"
+    )
+    assert hits[0].group == "big"
+    assert len({hit.group for hit in hits}) == 5
+    assert [hit.predicted for hit in hits] == [False] + 4 * [True]
+
+    def down(pairs):
+        raise OSError("down")
+
+    (first,) = ck.Searcher(index, down).search("saw", 5, 12, group_by="of", fallback=True)
+    assert len({hit.group for hit in first}) == 5
+
+
+def test_queries_that_match_nothing_have_an_answer():
+    index = ck.ItemIndex.build(SHOPS, lsa=0)
+    found = ck.Searcher(index, overlap).search(["kiwi", "saw"], k=3, budget=4, group_by="shop")
+    assert [len(hits) for hits in found] == [3, 3]
+
+
+def test_lists_of_one_value_and_fields_named_id(tmp_path):
+    records = [{"key": f"k{n}", "id": "same", "text": f"saw {n}", "of": [n % 2]} for n in range(6)]
+    jsonl(tmp_path / "items.jsonl", [*records, {"key": "k6", "text": "saws", "of": []}])
+    index = ck.ItemIndex.build(ck.read_items(tmp_path / "items.jsonl", id_field="key"), lsa=2)
+    scorers = [ck.CallableScorer(overlap, "a"), ck.CallableScorer(overlap, "b")]
+    search = ck.Searcher(index, scorers, "rerank(retriever=search)").search
+    (hits,) = search("saw", k=5, budget=[5, 3], group_by="of", group_size=9)
+    assert sorted(map(str, (hit.group for hit in hits))) == ["0", "1", "k6"]
+    (single,) = search("saw", k=7, budget=[5, 3], group_by="id")
+    assert len({hit.group for hit in single}) == 7
+
+
 # Documents
 
 
@@ -145,6 +183,8 @@ def test_a_document_has_its_best_passage(documents):
 def test_fields_of_documents_filter_and_answer(documents):
     (hits,) = documents.search("tide", k=3, budget=30, filter={"kind": "nature"})
     assert [(hit.id, dict(hit.extra)) for hit in hits] == [("sea", {"kind": "nature"})]
+    (chosen,) = documents.search(QUERY, k=3, budget=30, filter=["sea", "wood#1"])
+    assert {hit.id for hit in chosen} == {"sea", "wood"}
     assert documents.index.item("wood").text.startswith("Wood")
     assert documents.index.item("wood#2").text in documents.index.item("wood").text
     with pytest.raises(InputError, match="no item with the id 'rock'"):
@@ -156,14 +196,14 @@ def test_judgements_of_documents_are_compared(documents):
     exact = np.array([overlap([(QUERY, text) for text in index.items.texts])], np.float32)
     for method in ("rerank", "kriging", "retrieve"):
         whole, some = compare(
-            *(index, {"q": QUERY}, exact, ck.parse_methods(method), [30], [2]),
+            *(index, {"q": QUERY}, exact, ck.parse_methods(method), [30], [2, 10]),
             qrels={"q": {"wood": 1, "rock": 1}},
             measures=["RR@10", "R@10"],
         )
         assert whole.task["RR@10"].tolist() == [1.0]
         assert some.task["R@10"].tolist() == [0.5]
         assert len({*index.documents[some.items[0][some.items[0] >= 0]]}) > 1
-        assert whole.recall[2].tolist() == [1.0]
+        assert whole.recall[2].tolist() == whole.recall[10].tolist() == [1.0]
 
 
 def test_the_service_and_its_items(documents):

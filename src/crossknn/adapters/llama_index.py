@@ -43,12 +43,14 @@ def _nodes(results: Results) -> list[NodeWithScore]:
     nodes = []
     for hit in results[0]:
         metadata = metadata_of(hit)
+        # An item's text begins with its title, and so does a document's first passage.
+        has_title = bool(hit.title) and (hit.passage is None or hit.passage.start == 0)
         node = TextNode(
             id_=hit.id,
-            text=text_of(hit),  # with its title
+            text=text_of(hit),
             metadata=metadata,
             excluded_embed_metadata_keys=[*metadata],
-            excluded_llm_metadata_keys=[PREDICTED, *(["title"] if hit.title else [])],
+            excluded_llm_metadata_keys=[PREDICTED, *(["title"] if has_title else [])],
         )
         nodes.append(NodeWithScore(node=node, score=hit.final_score))
     return nodes

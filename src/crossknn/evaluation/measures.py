@@ -20,13 +20,14 @@ _FLIPS, _AT_ONCE = 10_000, 500
 
 def recall(items: IntArray, truth: IntArray) -> FloatArray:
     """Compute, per query, the share of the true top k among the items, Top-k-Recall (ANNCUR 3.2):
-    (m, c), (m, k) -> (m,); rows of `items` may be padded with -1.
+    (m, c), (m, k) -> (m,); rows of both may be padded with -1.
 
     >>> recall(np.array([[3, 1, -1]]), np.array([[1, 2]]))
     array([0.5])
     """
-    hits = [np.isin(true, row).sum() for row, true in zip(items, truth, strict=True)]
-    return np.array(hits, dtype=np.float64) / truth.shape[1]
+    known = [row[row >= 0] for row in truth]
+    both = zip(items, known, strict=True)
+    return np.array([np.isin(true, row).sum() / max(1, len(true)) for row, true in both], float)
 
 
 @dataclass(frozen=True, slots=True)

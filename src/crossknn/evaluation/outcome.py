@@ -165,10 +165,11 @@ def outcome(
     for batch in batches:
         search, seen, took = _searched(batch, method, budget, seed, fusion, scored)
         observed, r = search.observed(), len(batch.queries)
-        best, revealed = search.best(depth).items, observed.items
-        if (groups := search.groups) is not None:
+        if (groups := search.groups) is None:
+            best, revealed = search.best(depth).items, observed.items
+        else:
             best = groups.named(replace(groups, k=depth).best(search.best(search.n))[0].items)
-            revealed = groups.named(revealed)
+            revealed = groups.named(observed.items)
         seconds.append(np.full(r, took / r))
         short = ((0, 0), (0, depth - best.shape[1]))
         answers.append(np.pad(best, short, constant_values=NO_ITEM))
@@ -236,7 +237,8 @@ def truth_of(batches: Sequence[QueryBatch], k: int, fusion: Fusion | None = None
                 passages, scores = scores, np.full_like(scores, -np.inf)
                 for row, own in zip(scores, passages, strict=True):
                     np.maximum.at(row, of, own)
-            best.append(top_k(scores, k).items)
+            items = top_k(scores, k).items  # fewer documents than k are padded
+            best.append(np.pad(items, ((0, 0), (0, k - items.shape[1])), constant_values=NO_ITEM))
     return np.concatenate(best)
 
 

@@ -195,7 +195,7 @@ class Fields:
                 of[rows] = np.array(numbers)[ranks]
         alone = np.flatnonzero(of < 0)
         if not column.missing[alone].all():
-            raise InputError(f"group_by names {name!r}, whose values are neither texts nor numbers")
+            raise InputError(f"group_by names {name!r}, but there is an object among its values")
         of[alone] = len(known) + np.arange(len(alone))
         return of
 

@@ -95,13 +95,12 @@ class ItemIndex(IndexView):
             query_vectors: Function from query texts (m) to vectors (m, d), or several by name.
             lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
                 would have no vectors otherwise.
-            bm25: Fit BM25.
-            tokenizer: "unicode", which reads every script, "whitespace", or a function from a text
-                to its words or its name, "package.module:function". Queries get the same tokenizer.
+            bm25, tokenizer: Fit BM25; "unicode" reads every script, "whitespace" splits at blanks,
+                or give a function from a text to its words, or its name, "package.module:function".
             passages: Cut the items, which are documents, into passages of at most so many tokens,
                 200 for true; `add` and `delete` then take documents (docs/how-to/data.md).
-            overlap: Tokens that neighbouring passages share at most; by default a fifth.
-            scorer: Cross-encoder whose tokens are counted; the bundled one by default.
+            overlap, scorer: Tokens that neighbouring passages share at most, by default a fifth;
+                and the cross-encoder whose tokens are counted, by default the bundled one.
             folder: Save the index there. Of an index in this folder, exact scores and vectors of
                 unchanged texts are kept, but anchors and fits are dropped, with a warning. A
                 stopped build resumes.

@@ -44,6 +44,8 @@ class Groups:
         while True:
             found = rank(depth)
             m, width = found.items.shape
+            if not width:
+                return found
             places = np.empty((m, width))
             for place, row, scored, scores in zip(places, found.items, items, final, strict=True):
                 groups = self.of[row]
@@ -73,21 +75,29 @@ class Groups:
 
     def best(self, ranking: Ranking, size: int = 1) -> tuple[Ranking, Ranking]:
         """Return the first item of each of the first k groups in a ranking (m, c), and up to
-        `size` items of these groups each, in the ranking's order (m, k * size)."""
-        m, width = ranking.items.shape
-        k = min(self.k, width)
-        columns, firsts = np.full((m, k * size), width), np.full((m, k), width)
-        for row, items in enumerate(ranking.items):
-            places = dict[int, list[int]]()
-            for column in np.flatnonzero(items != NO_ITEM).tolist():
-                group = int(self.of[items[column]])
-                if group in places or len(places) < k:
-                    places.setdefault(group, []).append(column)
-            kept = [column for group in places.values() for column in group[:size]]
-            columns[row, : len(kept)] = kept
-            firsts[row, : len(places)] = [group[0] for group in places.values()]
-        padded = ranking.beside(Ranking.empty(m, 1))
-        return padded.take(firsts), padded.take(columns)
+        `size` items of each of these groups, group by group."""
+        firsts, members = list[IntArray](), list[IntArray]()
+        for items in ranking.items:
+            columns = np.flatnonzero(items != NO_ITEM)
+            groups = self.of[items[columns]]
+            found, first = np.unique(groups, return_index=True)
+            order = np.argsort(first)[: self.k]
+            firsts.append(columns[first[order]])
+            place = np.full(len(found), len(found))
+            place[order] = np.arange(len(order))
+            place = place[np.searchsorted(found, groups)]
+            kept = np.flatnonzero((place < len(order)) & (_occurrence(groups) <= size))
+            members.append(columns[kept[np.argsort(place[kept], kind="stable")]])
+        return _taken(ranking, firsts), _taken(ranking, members)
+
+
+def _taken(ranking: Ranking, columns: list[IntArray]) -> Ranking:
+    """Select the items of each row at its columns (c,), padded to the longest row."""
+    m, width = ranking.items.shape
+    places = np.full((m, max(map(len, columns), default=0)), width)
+    for row, own in zip(places, columns, strict=True):
+        row[: len(own)] = own
+    return ranking.beside(Ranking.empty(m, 1)).take(places)
 
 
 def _occurrence(groups: IntArray) -> IntArray:

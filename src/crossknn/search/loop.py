@@ -184,7 +184,7 @@ class Search:
         best items of the retriever."""
         if not self.plan.batches and self.available:
             count = min(k, self.available)
-            return _of_retriever(self.plan.retriever.top(self.queries, count, self.allowed), k)
+            return of_retriever(self.plan.retriever.top(self.queries, count, self.allowed), k)
         picks = self._state.picks
         final = np.nan_to_num(picks.final, nan=-np.inf)
         return self._scored(np.lexsort((picks.items, -final))[:, :k])
@@ -232,7 +232,7 @@ class Search:
     def first(self, k: int) -> Ranking:
         """The retriever's candidates for the first round, at most k; empty before that round."""
         retrieved, none = self._state.retrieved, Ranking.empty(len(self.queries))
-        return none if retrieved is None else _of_retriever(retrieved, k)
+        return none if retrieved is None else of_retriever(retrieved, k)
 
     def observed(self) -> Observed:
         """All exact scores so far, without gaps in a query's row."""
@@ -394,7 +394,7 @@ def _first(candidates: Candidates, q: int, count: int) -> tuple[IntArray, FloatA
     return candidates.items[q, columns], candidates.scores[q, columns], std
 
 
-def _of_retriever(candidates: Candidates, k: int) -> Ranking:
+def of_retriever(candidates: Candidates, k: int) -> Ranking:
     """Convert candidates to a ranking without rounds, with the retriever's scores."""
     items = candidates.items[:, :k]
     own = candidates.scores[:, :k].astype(np.float32)

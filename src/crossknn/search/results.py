@@ -284,17 +284,16 @@ def hits_of(
 def with_members(hits: list[Hit], members: list[Hit], field: str, of: IntArray) -> list[Hit]:
     """Return hits with their group's value of a field, or the item's id if it has none, and its
     `members`; `of` (n,) are the numbers of the items' groups."""
-    by_group = dict[int, list[Hit]]()
+    by_group, grouped = dict[int, list[Hit]](), list[Hit]()
     for member in members:
         by_group.setdefault(int(of[member.position]), []).append(member)
-    return [
-        replace(
-            hit,
-            group=hit.id if (value := hit.extra.get(field)) is None else value,
-            members=tuple(by_group.get(int(of[hit.position]), ())),
-        )
-        for hit in hits
-    ]
+    for hit in hits:
+        value = None if field == "id" else hit.extra.get(field)
+        if isinstance(value, list | tuple):  # of one value, or none
+            value = next(iter(value), None)
+        own = tuple(by_group.get(int(of[hit.position]), ()))
+        grouped.append(replace(hit, group=hit.id if value is None else value, members=own))
+    return grouped
 
 
 def as_documents(hits: list[Hit], items: Items) -> list[Hit]:
@@ -310,23 +309,20 @@ def as_documents(hits: list[Hit], items: Items) -> list[Hit]:
     return documents
 
 
-def completed(k: int, hits: list[Hit], others: list[Hit]) -> list[Hit]:
+def completed(k: int, of: IntArray | None, hits: list[Hit], others: list[Hit]) -> list[Hit]:
     """Return `hits`, filled up to k with the hits of a search with a cheaper scorer, which are
-    marked as predicted; or those alone, if none of `hits` was scored."""
+    marked as predicted; or those alone, if none of `hits` was scored. `of` (n,) are the numbers of
+    the items' groups, if hits are groups."""
     if all(hit.predicted for hit in hits):
         return others
-    made, found = [*hits], set(map(_of, hits))
+    number = int if of is None else lambda position: int(of[position])
+    made, found = [*hits], {number(hit.position) for hit in hits}
     for hit in others:
-        if len(made) < k and _of(hit) not in found:
+        if len(made) < k and number(hit.position) not in found:
             score = min(hit.final_score, below(made[-1].final_score))
-            none: dict[str, Any] = {"approx": None, "std": None, "calibrated": None}
+            none: dict[str, Any] = {"approx": None, "std": None, "calibrated": None, "members": ()}
             made.append(replace(hit, final_score=score, predicted=True, round=0, **none))
     return made
-
-
-def _of(hit: Hit) -> object:
-    """Return what a hit stands for: the value of its group, or the position of its item."""
-    return hit.position if hit.group is None else (hit.group,)
 
 
 def below(score: float) -> float:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
 from typing import Any
@@ -22,7 +22,7 @@ from crossknn.methods.kriging import ROUNDS
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
 from crossknn.search.calibration import CONTEXT
-from crossknn.search.loop import Search
+from crossknn.search.loop import Search, of_retriever
 from crossknn.search.request import SearchRequest
 from crossknn.search.results import (
     Hit,
@@ -266,9 +266,8 @@ class SearchRun:
         request, search, calibration = self.request, self.search, self.request.calibration
         in_time = stopped_by is None or (stopped_by != "store" and self.policy.stop() is None)
         # After a search with a cheaper scorer, its hits follow instead (`completed`).
-        fill = request.min_score is None and request.found is None and in_time
-        fill = fill and request.k > request.pairs
-        ranking, members, calibrated = *self._best(fill), None
+        predict = request.min_score is None and request.found is None and in_time
+        ranking, members, calibrated = *self._best(predict), None
         final, none_relevant = ranking.final, None
         if calibration is not None:
             context = search.best(CONTEXT).final.astype(np.float64)
@@ -280,11 +279,10 @@ class SearchRun:
             ranking = ranking.where(final >= request.min_score)
         hits = self._hits(ranking, calibrated, members)
         if self.cheaper is not None and request.min_score is None:
-            hits = list(map(partial(completed, request.k), hits, self.cheaper.hits))
+            of = None if request.groups is None else request.groups.of
+            hits = list(map(partial(completed, request.k, of), hits, self.cheaper.hits))
         if self.fallback and request.min_score is None and not all(hits):
-            ranking, members = search.first(request.k), None
-            if request.groups is not None:
-                ranking, members = self._grouped(search.first(search.n))
+            ranking, members = self._first()
             first = self._hits(ranking, members=members)
             hits = [own or others for own, others in zip(hits, first, strict=True)]
         stopped_by = stopped_by or ("target" if search.stopped.all() else "budget")
@@ -292,26 +290,43 @@ class SearchRun:
         figures: Any = {"best_scores": best_scores, "none_relevant": none_relevant}
         return replace(self._answer(hits, stopped_by), trace=trace, **figures)
 
-    def _best(self, fill: bool) -> tuple[Ranking, Ranking | None]:
-        """Return the k best items, or the best items of the k best groups and other items of these;
-        with `fill`, also unscored ones."""
-        request, search, width = self.request, self.search, self.request.k
-        find = search.filled if fill else search.best
+    def _best(self, predict: bool) -> tuple[Ranking, Ranking | None]:
+        """Return the k best items, or the best items of the k best groups and other scored items of
+        these. With `predict`, unscored items follow if the budget is below k, or if fewer than k
+        groups have a score."""
+        request, search, k = self.request, self.search, self.request.k
         if request.groups is None:
-            return request.equal_texts.put_back(find(width), width), None
-        is_all = bool(search.plan.batches) and not fill
-        width = search.budget if is_all else width
+            find = search.filled if predict and k > request.pairs else search.best
+            return request.equal_texts.put_back(find(k), k), None
+        if search.plan.batches:
+            ranking, members = self._grouped(search.best(search.budget))
+            if not predict or (ranking.items != NO_ITEM).sum() == k * len(ranking.items):
+                return ranking, members
+        return self._widened(search.filled, search.budget + k)
+
+    def _first(self) -> tuple[Ranking, Ranking | None]:
+        """Return the best items or groups of the first stage."""
+        request, search = self.request, self.search
+        if request.groups is None or not search.round:
+            return search.first(request.k), None
+        top, allowed = request.plan.retriever.top, search.allowed
+        find = lambda count: of_retriever(top(search.queries, count, allowed), count)  # noqa: E731
+        return self._widened(find, request.k)
+
+    def _widened(self, find: Callable[[int], Ranking], width: int) -> tuple[Ranking, Ranking]:
+        """Group the first `width` items that `find` returns, or more until there are k groups."""
+        n, k = self.search.n, self.request.k
         while True:
             ranking, members = self._grouped(find(width))
-            enough = ranking.items.shape[1] == request.k and (ranking.items != NO_ITEM).all()
-            if is_all or enough or width >= search.n:
+            if width >= n or (ranking.items != NO_ITEM).sum() == k * len(ranking.items):
                 return ranking, members
-            width = min(4 * width, search.n)
+            width = min(4 * width, n)
 
     def _grouped(self, ranking: Ranking) -> tuple[Ranking, Ranking]:
         assert self.request.groups is not None
         ranking = self.request.equal_texts.put_back(ranking, self.search.n)
-        return self.request.groups.best(ranking, self.request.group_size)
+        best, members = self.request.groups.best(ranking, self.request.group_size)
+        return best, members.where(~np.isnan(members.scores))
 
     def _answer(self, hits: list[list[Hit]], stopped_by: str) -> Results:
         request, search, none = self.request, self.search, (None,) * len(hits)

@@ -14,7 +14,7 @@ from typing import Any, TypeAlias
 
 import numpy as np
 
-from crossknn.data.passages import DOCUMENT
+from crossknn.data.passages import DOCUMENT, positions_of
 from crossknn.data.queries import QuerySet, Texts, query_set
 from crossknn.errors import InputError, counted
 from crossknn.index.item_index import ItemIndex
@@ -229,9 +229,10 @@ class Searcher:
             self.check_scorer(chosen)
             limits, rates = self._counted(limits, queries.texts, cancel)
         index = self.index.snapshot()
+        field = _group_field(index, group_by, group_size, chosen, limits)
         request = self._request(index, queries, chosen, limits, k, min_score, filter, seed)
         request = replace(request, trace=trace, cancel=cancel, fallback=fallback)
-        request = _of_groups(request, group_by, as_count(group_size, "group_size"))
+        request = request if field is None else _of_groups(request, field, group_size)
         results = ladder.execute(request, progress)
         return ladder.with_probes(results, rates) if rates else results
 
@@ -377,18 +378,27 @@ class Searcher:
         )
 
 
-def _of_groups(request: SearchRequest, field: str | None, size: int) -> SearchRequest:
-    """Return the request for groups, also in the searches with cheaper scorers before it; an index
+def _group_field(
+    index: ItemIndex, field: str | None, size: int, method: Method, limits: Budget
+) -> str | None:
+    """Check the options of groups, and return the field whose values make them, if any; an index
     of passages is searched for documents."""
-    if field is None and request.index.passages is not None:
-        field = DOCUMENT
+    if as_count(size, "group_size") > 1 and field is None and index.passages is None:
+        raise InputError(f"group_size is {size}, but there are no groups: give group_by, too")
     if field is None:
-        return request
-    if request.plan.stop is not None:
-        raise InputError("target_recall refers to items: leave out either it or group_by")
-    if not isinstance(field, str):
+        field = None if index.passages is None else DOCUMENT
+    elif not isinstance(field, str):
         raise InputError(f"group_by is {field!r:.80}: give the name of a field of the items")
-    request.index.groups(field)  # raises an error if no item has it
+    target = limits.target_recall or getattr(method, "target_recall", None)
+    if field is not None and target is not None:
+        raise InputError("target_recall does not work for groups or documents: leave it out")
+    if field is not None:
+        index.groups(field)  # raises an error if no item has it
+    return field
+
+
+def _of_groups(request: SearchRequest, field: str, size: int) -> SearchRequest:
+    """Return the request for groups, also in the searches with cheaper scorers before it."""
     cheaper = request.cheaper and _of_groups(request.cheaper, field, size)
     return replace(request, group_by=field, group_size=size, cheaper=cheaper)
 
@@ -421,8 +431,10 @@ def _mask(filter: Filter | None, index: ItemIndex) -> BoolArray | None:
     elif isinstance(filter, Mapping):
         allowed = index.allowed(filter)
     elif isinstance(filter, Iterable) and not isinstance(filter, str):
-        allowed = np.zeros(index.n, np.bool_)
-        allowed[index.items.positions(filter)] = True
+        allowed, items = np.zeros(index.n, np.bool_), index.items
+        for name in filter:
+            parts = [] if index.passages is None else positions_of(items, name)
+            allowed[parts or [items.position(name)]] = True
     else:
         raise InputError(f"the filter is {filter!r}; give conditions, a list of ids or a mask")
     if alive is not None and allowed.shape == alive.shape:

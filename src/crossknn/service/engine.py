@@ -215,9 +215,9 @@ class Engine:
                 body.texts, DEPTH, Budget(deadline=left), method="retrieve", **of
             )
             for entry, hits in zip(answer["results"], first, strict=True):
-                ranks = {hit.id: rank for rank, hit in enumerate(hits, 1)}
+                ranks = {hit.group or hit.id: rank for rank, hit in enumerate(hits, 1)}
                 for hit in entry["hits"]:
-                    hit["first_rank"] = ranks.get(hit["id"])
+                    hit["first_rank"] = ranks.get(hit["group"] or hit["id"])
         return answer
 
     def rerank(

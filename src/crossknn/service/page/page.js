@@ -350,8 +350,8 @@ function dot(side, pick) {
 async function open(side, hit) {
   const dialog = $("#item");
   const pick = side.picks.find((each) => each.id === scored(hit));
-  const found = side.hits.find((each) => each.id === hit.id);
-  let item = hit.passage ? hit : null;
+  const found = side.hits.find((each) => scored(each) === scored(hit));
+  let item = found?.passage ? found : null;
   try {
     item ??= await (await ask(`/items/${hit.id.split("/").map(encodeURIComponent).join("/")}?${new URLSearchParams({ index: asked.index })}`)).json();
   } catch (wrong) {

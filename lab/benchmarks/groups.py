@@ -3,7 +3,7 @@
     python lab/benchmarks/groups.py WORK SET --medquad FOLDER --questions FOLDER   # scores all pairs, resumable
     python lab/benchmarks/groups.py WORK                                           # prints the table
 
-SET is medquad (answers by source page: 600 pages drawn at random), python (members of the standard library by module) or
+SET is medquad (answers by source page), python (members of the standard library by module) or
 man (passages of about 60 words of this machine's manual pages, by page), or squad (sentences by documents of 12, of
 which one answers the question: for these the share of queries whose document is found is printed, too). FOLDER is MedQuAD in BEIR's layout, and the
 folder of questions (conala.jsonl.gz, nl2bash.jsonl.gz, squad_sentences.test.jsonl.gz). The bundled cross-encoder reads at most
@@ -41,20 +41,15 @@ Corpus = tuple[list[str], list[dict[str, str]]]
 
 
 def medquad(folder: Path, rng: np.random.Generator) -> Corpus:
-    """Return test questions and the answers of 600 pages, about 3,000."""
+    """Return test questions and all answers."""
     read = lambda name: map(json.loads, (folder / name).read_text().splitlines())  # noqa: E731
     items = [
         {"id": i["_id"], "text": i["text"], "group": page(i["_id"])} for i in read("corpus.jsonl")
     ]
-    pages = sorted({item["group"] for item in items})
-    chosen = set(rng.choice(pages, 600, replace=False))
-    items = [item for item in items if item["group"] in chosen]
     right = [line.split("\t") for line in (folder / "qrels/test.tsv").read_text().splitlines()[1:]]
-    kept = {item["id"] for item in items}
-    asked = sorted({row[0] for row in right if row[1] in kept})
     questions = {q["_id"]: q["text"] for q in read("queries.jsonl")}
-    chosen_queries = rng.choice(asked, min(QUERIES, len(asked)), replace=False)
-    return [questions[q] for q in chosen_queries], items
+    asked = rng.choice(sorted({row[0] for row in right}), QUERIES, replace=False)
+    return [questions[q] for q in asked], items
 
 
 def page(name: str) -> str:

@@ -10,8 +10,7 @@ from references.multitask import Tasks
 from crossknn.fitting import multitask, together
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fusion import fit_fusion
-from crossknn.fitting.gain import Gain
-from crossknn.fitting.kriging import expected_gain, prior_of
+from crossknn.fitting.kriging import Gain, expected_gain, prior_of
 from crossknn.fitting.learning import FIRST_FIT, learn
 from crossknn.fitting.multitask import Known, complete, predict_each_other
 from crossknn.linalg import directions_of, standardised

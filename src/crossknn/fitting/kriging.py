@@ -23,14 +23,7 @@ from crossknn.index.nearest import LARGE
 from crossknn.linalg import standardised
 from crossknn.methods.gp import GaussianProcess
 from crossknn.methods.kriging import Kriging, compared_vectors, points_of
-from crossknn.methods.prior import (
-    NAME,
-    Prior,
-    leading_retriever,
-    possible_leads,
-    stored_prior,
-    trend_retrievers,
-)
+from crossknn.methods.prior import NAME, Prior, possible_leads, stored_prior, trend_retrievers
 from crossknn.retrievers.specs import (
     default_vectors,
     encoders,
@@ -151,7 +144,7 @@ def late_errors(index: Index, prior: Prior, scores: SparseScores, retriever: Spe
     method = Kriging(mean=retriever)
     plain, informed = (method.plan_with(p, index, 1, 0).predictor for p in (None, prior))
     assert isinstance(plain, GaussianProcess)
-    lead = 1 + leading_retriever(index, stage_names(index, retriever))
+    lead = 1 + possible_leads(index, stage_names(index, retriever))[0]
     chosen = scores.scored_queries
     errors = np.empty((2, len(chosen)))
     for start in range(0, len(chosen), _QUERIES_AT_ONCE):

@@ -72,7 +72,7 @@ class SearchRequest:
         """The method's plan; with fusion, it searches for the top k by final score."""
         make = planned
         if len(self.queries) > 1:
-            from crossknn.fitting.together import plan_together
+            from crossknn.fitting.multitask import plan_together
 
             make = plan_together
         plan = make(self.method, self.index, self.pairs, self.seed)

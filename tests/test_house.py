@@ -30,6 +30,7 @@ IDEAS = {
     "methods.gp": "a Gaussian process as a predictor",
     "models.tokens": "texts as token ids, cut to a limit",
     "adapters.mcp": "an index as tools of a language model",
+    "scorers.library": "models of other libraries as scorers and encoders",
     "service.app": "the HTTP service: who may ask, and how it runs",
     "service.routes": "the routes of the HTTP service",
     "service.bodies": "bodies bounded, and validated off the event loop",

@@ -7,6 +7,7 @@ import pytest
 from library import Library, N
 from references.multitask import Tasks
 
+from crossknn import CallableScorer
 from crossknn.fitting import multitask
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fusion import fit_fusion
@@ -17,7 +18,6 @@ from crossknn.linalg import directions_of, standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.prior import Column, stored_prior
-from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import Search
 from crossknn.search.searcher import Budget, Searcher

@@ -25,10 +25,9 @@ from scipy.sparse.linalg import LinearOperator, cg
 
 from crossknn.index.base import Index
 from crossknn.linalg import directions_of
-from crossknn.methods.base import Method, planned
+from crossknn.methods.base import Method, Plan, Prediction, Predictor, planned
 from crossknn.methods.gp import GaussianProcess, Posteriors
 from crossknn.methods.kriging import Kriging
-from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.methods.posterior import Kernel
 from crossknn.methods.prior import Affine, Column, Values
 from crossknn.retrievers.specs import default_vectors

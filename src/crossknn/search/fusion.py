@@ -17,7 +17,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.methods.plan import AddedScores, Plan, Prediction, Predictor
+from crossknn.methods.base import AddedScores, Plan, Prediction, Predictor
 from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import FUSION, open_weighted
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Observed, Queries

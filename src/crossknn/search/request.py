@@ -16,8 +16,7 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.index.database import Column
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods.base import Method, planned
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Method, Plan, planned
 from crossknn.scorers.base import Scorer
 from crossknn.search.calibration import Calibration
 from crossknn.search.fusion import Fusion

@@ -11,8 +11,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.evaluation.diagnosis import ENOUGH
-from crossknn.scorers import DualEncoder
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import DualEncoder
 from crossknn.types import Pairs
 
 FEWEST_ITEMS = 100

@@ -18,8 +18,7 @@ from crossknn.index.database import Column
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.base import Method, Plan, planned
 from crossknn.scorers.base import Scorer
-from crossknn.search.calibration import Calibration
-from crossknn.search.fusion import Fusion
+from crossknn.search.fusion import Calibration, Fusion
 from crossknn.search.groups import Groups
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import EqualTexts

@@ -21,7 +21,7 @@ from crossknn.linalg import one_thread
 from crossknn.methods.kriging import ROUNDS
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
-from crossknn.search.calibration import CONTEXT
+from crossknn.search.fusion import CONTEXT
 from crossknn.search.loop import Search
 from crossknn.search.request import SearchRequest
 from crossknn.search.results import (

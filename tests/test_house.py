@@ -14,7 +14,7 @@ import crossknn as ck
 SRC = Path(ck.__file__).parent
 
 IDEAS = {
-    "trial.data": "what a trial searches",
+    "trial.data": "what a trial searches, as much as fits into the minutes",
     "search.ladder": "a search with a cheaper scorer before that with an expensive one",
     "evaluation.rungs": "what is found after a search with cheaper scorers",
     "evaluation.verdict": "what to do, by a measure of judged queries",
@@ -39,7 +39,6 @@ IDEAS = {
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "trial.result": "what a trial has found, and its verdict",
-    "trial.plan": "the size of a trial that fits into the minutes",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods
 have one importer by design."""

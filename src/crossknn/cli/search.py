@@ -83,8 +83,7 @@ class QuestionOptions:
     ] = None
 
     group_by: Annotated[
-        str | None,
-        Option(help="Find the best groups: items with the same value of this field."),
+        str | None, Option(help="Find the best groups: items with the same value of this field.")
     ] = None
     group_size: Annotated[int, Option(help="Scored items of a group to show.", min=1)] = 1
 

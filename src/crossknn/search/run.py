@@ -24,14 +24,7 @@ from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredErr
 from crossknn.search.fusion import CONTEXT
 from crossknn.search.loop import Search
 from crossknn.search.request import SearchRequest
-from crossknn.search.results import (
-    Hit,
-    Results,
-    as_documents,
-    completed,
-    hits_of,
-    with_members,
-)
+from crossknn.search.results import Hit, Results, as_documents, completed, hits_of, with_members
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Pairs, Queries, Ranking
 
 logger = logging.getLogger(__name__)
@@ -338,10 +331,7 @@ class SearchRun:
         )
 
     def _hits(
-        self,
-        ranking: Ranking,
-        calibrated: FloatArray | None = None,
-        members: Ranking | None = None,
+        self, ranking: Ranking, calibrated: FloatArray | None = None, members: Ranking | None = None
     ) -> list[list[Hit]]:
         of, method = self.request, self.request.method.name
         hits = hits_of(of.index.items, ranking, method, of.rung, calibrated)

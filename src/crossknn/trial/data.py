@@ -1,4 +1,4 @@
-"""The data of a trial, samples of items, queries and judgements, and the size that fits into a given
+"""The data of a trial: samples of items, queries and judgements, of a size that fits into a given
 time by the speed of the models."""
 
 from __future__ import annotations

@@ -2,9 +2,9 @@
 
 import numpy as np
 
+from crossknn import CallableScorer
 from crossknn.fitting.learning import fit_from_store
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers import CallableScorer
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher
 from crossknn.spec import parse

@@ -14,7 +14,7 @@ import crossknn as ck
 SRC = Path(ck.__file__).parent
 
 IDEAS = {
-    "trial.data": "what a trial searches",
+    "trial.data": "what a trial searches, as much as fits into the minutes",
     "search.ladder": "a search with a cheaper scorer before that with an expensive one",
     "evaluation.rungs": "what is found after a search with cheaper scorers",
     "evaluation.verdict": "what to do, by a measure of judged queries",
@@ -25,21 +25,19 @@ IDEAS = {
     "index.updates": "adding and deleting items",
     "fitting.factors": "which pairs to score, and item vectors by least squares",
     "fitting.prior": "a prior from anchors or past searches",
-    "fitting.gain": "what a prior is expected to gain, from the searches it was fitted to",
     "fitting.stopping": "when a search has found enough",
-    "fitting.kriging": "fitting the prior",
+    "fitting.kriging": "fitting the prior, and what it is expected to gain",
     "methods.gp": "a Gaussian process as a predictor",
     "models.tokens": "texts as token ids, cut to a limit",
     "adapters.mcp": "an index as tools of a language model",
-    "service.app": "the HTTP service: who may ask, and how it runs",
-    "service.routes": "the routes of the HTTP service",
+    "scorers.library": "models of other libraries as scorers and encoders",
+    "service.app": "the HTTP service: its routes, who may ask, and how it runs",
     "service.bodies": "bodies bounded, and validated off the event loop",
     "service.batches": "batches that many searches share",
     "service.connections": "sockets and bounded connections",
     "service.metrics": "what the service counts",
     "service.shapes": "bodies of requests and answers",
     "trial.result": "what a trial has found, and its verdict",
-    "trial.plan": "the size of a trial that fits into the minutes",
 }
 """Modules that one other module imports, and the idea that each of them is. Commands and methods
 have one importer by design."""

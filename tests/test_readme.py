@@ -35,7 +35,7 @@ def blocks(kind):
 def folder(tmp_path, monkeypatch):
     """What the blocks read."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("crossknn.trial.plan.SECONDS", 0.1)
+    monkeypatch.setattr("crossknn.trial.data.SECONDS", 0.1)
     records = {
         "docs": [
             {"id": f"item-{i}", "text": f"{text} {REST}" if i < 10 else text}

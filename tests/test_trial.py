@@ -12,8 +12,7 @@ from tiny_models import jsonl
 import crossknn as ck
 from crossknn.cli.app import run
 from crossknn.errors import InputError
-from crossknn.trial.data import first_sentence, questions_from
-from crossknn.trial.plan import Plan
+from crossknn.trial.data import Plan, first_sentence, questions_from
 from crossknn.trial.result import RETURNED, Trial
 
 

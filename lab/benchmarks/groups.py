@@ -28,7 +28,7 @@ import numpy as np
 import crossknn as ck
 from crossknn.evaluation.measures import bootstrap
 from crossknn.methods import parse_method
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Plan
 from crossknn.search.groups import Groups
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Pairs, Queries

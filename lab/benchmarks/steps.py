@@ -20,7 +20,7 @@ from typing import Any
 import numpy as np
 
 from crossknn.methods import parse_method
-from crossknn.methods.plan import Prediction, Predictor
+from crossknn.methods.base import Prediction, Predictor
 from crossknn.search.loop import simulate
 from crossknn.types import Candidates, Queries
 from crossknn_lab.stored import StoredMatrix

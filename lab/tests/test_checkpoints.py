@@ -23,8 +23,8 @@ transformers = pytest.importorskip("transformers")
 
 import tiny_models  # noqa: E402
 
+from crossknn import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.scorers import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn_lab.checkpoints import open_checkpoint  # noqa: E402
 from crossknn_lab.cli import run  # noqa: E402
 from crossknn_train.models.late import LateInteractionModel  # noqa: E402

@@ -31,11 +31,11 @@ from .methods.axn import AXN as AXN
 from .methods.cur import ANNCUR as ANNCUR
 from .methods.kriging import Kriging as Kriging
 from .sample import sample as sample
-from .scorers import CallableScorer as CallableScorer
-from .scorers import CrossEncoder as CrossEncoder
-from .scorers import DualEncoder as DualEncoder
-from .scorers import HttpScorer as HttpScorer
-from .scorers import LLMScorer as LLMScorer
+from .scorers.http import HttpScorer as HttpScorer
+from .scorers.llm import LLMScorer as LLMScorer
+from .scorers.opening import CrossEncoder as CrossEncoder
+from .scorers.opening import DualEncoder as DualEncoder
+from .scorers.plain import CallableScorer as CallableScorer
 from .scores.collect import collect as collect
 from .scores.stored import StoredScorer as StoredScorer
 from .search.rerank import rerank as rerank

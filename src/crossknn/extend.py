@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from crossknn.methods.base import Method, equal_rounds
-from crossknn.methods.plan import Plan, Prediction, Predictor
+from crossknn.methods.base import Method, Plan, Prediction, Predictor, equal_rounds
 from crossknn.retrievers.base import ArrayStore, DenseRetriever, Retriever, VectorStore
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers import Encoder, Scorer
+from crossknn.scorers.base import Encoder, Scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.search.loop import Search
 from crossknn.spec import option

@@ -11,11 +11,13 @@ import numpy as np
 import pytest
 
 import crossknn as ck
+from crossknn import CallableScorer, CrossEncoder, HttpScorer
 from crossknn.cli.app import run
 from crossknn.errors import CrossknnError
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.retrievers.base import CandidateLists
-from crossknn.scorers import CallableScorer, CrossEncoder, HttpScorer, MatrixScorer, as_scorer
+from crossknn.scorers.opening import as_scorer
+from crossknn.scorers.plain import MatrixScorer
 from crossknn.scores.stored import StoredScorer
 from crossknn_lab.stored import StoredMatrix
 

@@ -10,11 +10,11 @@ import pytest
 from faulty_server import Faulty, answer
 from late_helpers import WordStates
 
+from crossknn import CallableScorer, CrossEncoder
 from crossknn.cli.app import run
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.index import storage
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers import CallableScorer, CrossEncoder
 from crossknn.scorers.opening import bundled_folder
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.searcher import Searcher

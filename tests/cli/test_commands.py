@@ -22,7 +22,7 @@ BM25 = ("--method", "rerank(retriever=bm25)")
 @pytest.fixture
 def folder(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr("crossknn.trial.plan.SECONDS", 0.1)
+    monkeypatch.setattr("crossknn.trial.data.SECONDS", 0.1)
     items = [{"title": TOPICS[i % 5], "text": f"part {i} on {TOPICS[i % 5]}"} for i in range(N)]
     jsonl(tmp_path / "docs.jsonl", ({"id": f"d{i}", "page": i} | r for i, r in enumerate(items)))
     queries = ({"id": f"q{i}", "text": f"about {topic}"} for i, topic in enumerate(TOPICS))

@@ -5,11 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from crossknn import CallableScorer
 from crossknn.evaluation.compare import compare
 from crossknn.methods import parse_methods
 from crossknn.retrievers.base import WeightedSum
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers import CallableScorer, MatrixScorer
+from crossknn.scorers.plain import MatrixScorer
 from crossknn.search.fusion import Fusion
 
 

@@ -12,7 +12,7 @@ from crossknn.errors import InputError
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.evaluation.verdict import RERANK, RETRIEVER, SEARCH, Way
 from crossknn.extend import Queries, open_retriever
-from crossknn.scorers import MatrixScorer
+from crossknn.scorers.plain import MatrixScorer
 
 METHOD = "axn(retriever=lsa, rounds=3, ridge=0.3)"
 

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import crossknn as ck
 from crossknn.errors import InputError
 from crossknn.fitting.calibration import calibration_error, fit_scores, isotonic
-from crossknn.search.calibration import features
+from crossknn.search.fusion import features
 
 WORDS = ("zip", "sort", "lock", "parse", "send", "read", "draw", "join")
 TEXTS = [f"how to {verb} a {noun}" for verb in WORDS for noun in ("file", "list", "set", "map")]

@@ -7,13 +7,13 @@ import threading
 import pytest
 from library import Library, N
 
+from crossknn import CallableScorer
 from crossknn.errors import InputError
 from crossknn.fitting import learning
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.learning import FIRST_FIT, Learner, is_due, learn
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.prior import stored_prior
-from crossknn.scorers import CallableScorer
 from crossknn.scores.collect import exact_scores
 from crossknn.scores.stored import StoredScorer
 

@@ -5,12 +5,12 @@ import pytest
 from index_helpers import LengthEncoder
 
 import crossknn as ck
+from crossknn import CallableScorer
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods.kriging import Kriging, compared_vectors
 from crossknn.methods.prior import Prior, trend_retrievers
 from crossknn.retrievers.specs import default_vectors, first_stage, open_retriever, stage_names
-from crossknn.scorers import CallableScorer
 from crossknn.spec import parse
 from crossknn.types import Queries
 

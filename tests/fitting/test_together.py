@@ -7,18 +7,17 @@ import pytest
 from library import Library, N
 from references.multitask import Tasks
 
-from crossknn.fitting import multitask, together
+from crossknn import CallableScorer
+from crossknn.fitting import multitask
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fusion import fit_fusion
-from crossknn.fitting.gain import Gain
-from crossknn.fitting.kriging import expected_gain, prior_of
+from crossknn.fitting.kriging import Gain, expected_gain, prior_of
 from crossknn.fitting.learning import FIRST_FIT, learn
 from crossknn.fitting.multitask import Known, complete, predict_each_other
 from crossknn.linalg import directions_of, standardised
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import Kriging
 from crossknn.methods.prior import Column, stored_prior
-from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import Search
 from crossknn.search.searcher import Budget, Searcher
@@ -75,7 +74,7 @@ def test_with_a_fusion_the_exact_scores_teach(library):
 
 
 def test_queries_with_too_few_scores_for_the_items_do_not_count_as_taught(library, monkeypatch):
-    monkeypatch.setattr(together, "PER_ITEM", 100.0)
+    monkeypatch.setattr(multitask, "PER_ITEM", 100.0)
     assert searched(library).together == 0
 
 
@@ -152,8 +151,8 @@ def test_a_search_scores_the_same_items_as_with_the_reference(library, exact):
     plan = method.plan(index, BUDGET, 0)
     first = plan.predictor
     by_hand = Search(plan, queries, index.n)
-    taught = Search(together.plan_together(method, index, BUDGET, 0), queries, index.n)
-    after = [int(np.ceil(share * BUDGET)) for share in together.SHARES]
+    taught = Search(multitask.plan_together(method, index, BUDGET, 0), queries, index.n)
+    after = [int(np.ceil(share * BUDGET)) for share in multitask.SHARES]
     order = np.random.default_rng(0).permutation(count)
     cheap = standardised((library.queries[:count] @ library.items.T).astype(np.float32))
     units = directions_of(library.items), directions_of(library.queries[order])
@@ -198,7 +197,7 @@ def test_the_column_has_the_same_values_for_all_items_and_for_some(library):
     vectors, known = directions_of(library.items).astype(np.float32), []
     for q, (items, _, cheap) in enumerate(scored_by(np.random.default_rng(1), 12)[1]):
         known.append(Known(items, library.scores[q, items], cheap))
-    column = together._column(predict_each_other(known, vectors, None), vectors)
+    column = multitask._column(predict_each_other(known, vectors, None), vectors)
     queries = Queries(library.texts(0, 12))
     values, of_some = column.of_all(queries), column.of_some(queries)
     weights, offsets = column.linear(queries)

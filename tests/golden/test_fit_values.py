@@ -13,10 +13,10 @@ from late_helpers import vector
 from recorded import check
 from tiny_models import CONTENT
 
+from crossknn import CallableScorer
 from crossknn.fitting.factors import Targets, als, per_item
 from crossknn.fitting.fit import fit
 from crossknn.index.item_index import ItemIndex
-from crossknn.scorers import CallableScorer
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import Pairs, Queries
 from crossknn_lab.cur import cur

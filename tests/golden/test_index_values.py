@@ -15,7 +15,7 @@ from crossknn.fitting.anchors import collect_anchors
 from crossknn.index.view import IndexView
 from crossknn.retrievers.base import CandidateLists
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers import as_scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.spec import parse
 from crossknn.types import NO_ITEM, Queries
 from crossknn_lab.rivals.graphs import item_graph

@@ -14,7 +14,7 @@ import recorded
 from tiny_models import MARKED, TEXTS, save_bert, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
-from crossknn.scorers import LateInteraction
+from crossknn.scorers.opening import LateInteraction
 
 PLAIN = (TEXTS, TEXTS[::-1])
 HALVES = {"query_length": 14, "item_length": 12, "max_length": 26}

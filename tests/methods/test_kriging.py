@@ -11,7 +11,7 @@ from synthetic import first_scores, matrix, run
 
 from crossknn.errors import InputError, SpecError
 from crossknn.methods import parse_method
-from crossknn.methods.plan import Stop
+from crossknn.methods.base import Stop
 from crossknn.search.loop import simulate
 from crossknn_lab.stored import StoredMatrix
 

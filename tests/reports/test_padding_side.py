@@ -8,7 +8,7 @@ import pytest
 from tiny_models import CAUSAL, CHAT, LOCAL, ending, save_bi_encoder, save_hf, scores_of
 
 import crossknn as ck
-from crossknn.scorers import PredictScorer
+from crossknn.scorers.library import PredictScorer
 from crossknn.scorers.opening import bundled_folder
 
 pytestmark = pytest.mark.torch

@@ -16,13 +16,10 @@ library = pytest.importorskip("sentence_transformers")
 from sentence_transformers.base.modules import Transformer  # noqa: E402
 from sentence_transformers.cross_encoder.modules import LogitScore  # noqa: E402
 
+from crossknn import CrossEncoder, DualEncoder  # noqa: E402
 from crossknn.errors import InputError  # noqa: E402
-from crossknn.scorers import (  # noqa: E402
-    CrossEncoder,
-    DualEncoder,
-    Encoder,
-    PredictScorer,
-)
+from crossknn.scorers.base import Encoder  # noqa: E402
+from crossknn.scorers.library import PredictScorer  # noqa: E402
 from crossknn_train.export import export_model  # noqa: E402
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel  # noqa: E402
 

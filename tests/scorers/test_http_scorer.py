@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from tiny_models import collect, grid
 
+from crossknn import CrossEncoder, HttpScorer
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CrossEncoder, HttpScorer
 from crossknn.scorers.base import Scorer
 
 QUERIES = ["a", "bb"]

@@ -8,8 +8,8 @@ import pytest
 from tiny_models import collect, grid
 
 import crossknn as ck
+from crossknn import CrossEncoder, LLMScorer
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CrossEncoder, LLMScorer
 from crossknn.scorers.llm import PROMPTS, Prompt
 from crossknn.scorers.streaming import NothingScoredError
 

@@ -10,10 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import collect, grid
 
+from crossknn import CrossEncoder, DualEncoder
 from crossknn.errors import InputError
 from crossknn.models.tokens import Encoding, Tokenizer, Window
-from crossknn.scorers import CrossEncoder, DualEncoder, Encoder, OnnxModel
+from crossknn.scorers.base import Encoder
 from crossknn.scorers.opening import bundled_folder
+from crossknn.scorers.token_models import OnnxModel
 from crossknn.types import Pairs
 
 FOLDER = bundled_folder("cross-encoder")

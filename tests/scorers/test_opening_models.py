@@ -9,19 +9,12 @@ import pytest
 from safetensors.numpy import save_file
 from tiny_models import save_hf, scores_of
 
+from crossknn import CallableScorer, CrossEncoder, DualEncoder, HttpScorer
 from crossknn.errors import InputError
-from crossknn.scorers import (
-    CallableScorer,
-    CrossEncoder,
-    DualEncoder,
-    HttpScorer,
-    MatrixScorer,
-    OnnxModel,
-    PredictScorer,
-    SentenceTransformerEncoder,
-    as_scorer,
-)
-from crossknn.scorers.opening import bundled_folder
+from crossknn.scorers.library import PredictScorer, SentenceTransformerEncoder
+from crossknn.scorers.opening import as_scorer, bundled_folder
+from crossknn.scorers.plain import MatrixScorer
+from crossknn.scorers.token_models import OnnxModel
 
 
 class Model:

@@ -7,8 +7,10 @@ import numpy as np
 import pytest
 from tiny_models import collect, grid, scores_of
 
+from crossknn import CallableScorer
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import CallableScorer, MatrixScorer, NothingScoredError
+from crossknn.scorers.plain import MatrixScorer
+from crossknn.scorers.streaming import NothingScoredError
 from crossknn.types import Pairs
 
 QUERIES = ["q0", "q1"]

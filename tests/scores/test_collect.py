@@ -13,9 +13,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import collect as scores_of
 
+from crossknn import CallableScorer
 from crossknn.errors import ScorerError
-from crossknn.scorers import CallableScorer, NothingScoredError
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.streaming import NothingScoredError
 from crossknn.scores.collect import Limits, collect, exact_scores
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer

@@ -11,7 +11,7 @@ from synthetic import matrix
 from crossknn.errors import InputError, ScorerError
 from crossknn.linalg import top_k
 from crossknn.methods import parse_method
-from crossknn.methods.plan import Plan, expected_recall
+from crossknn.methods.base import Plan, expected_recall
 from crossknn.methods.rerank import FirstStageScores
 from crossknn.search.loop import Search, simulate
 from crossknn.types import NO_ITEM, Pairs, Queries

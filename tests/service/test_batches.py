@@ -11,8 +11,8 @@ import pytest
 from faulty_server import Faulty, answer
 from tiny_models import collect, grid
 
+from crossknn import HttpScorer
 from crossknn.errors import ScorerError
-from crossknn.scorers import HttpScorer
 from crossknn.scorers.streaming import BatchedScorer, NothingScoredError
 from crossknn.service.batches import SharedScorer
 from crossknn.service.metrics import Metrics

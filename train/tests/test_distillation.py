@@ -10,9 +10,9 @@ import pytest
 import torch
 from tiny_models import corpus, products
 
+from crossknn import DualEncoder
 from crossknn.errors import InputError
 from crossknn.linalg import top_k
-from crossknn.scorers import DualEncoder
 from crossknn.scores.sparse import SparseScores
 from crossknn.types import NO_ITEM, Pairs
 from crossknn_train import loop

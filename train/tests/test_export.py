@@ -28,8 +28,8 @@ from tiny_models import (
     tokenizer,
 )
 
+from crossknn import CrossEncoder, DualEncoder
 from crossknn.errors import InputError
-from crossknn.scorers import CrossEncoder, DualEncoder
 from crossknn_train.export import export_model
 from crossknn_train.models.cross_encoder import CrossEncoderConfig, CrossEncoderModel
 

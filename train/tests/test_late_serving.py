@@ -14,8 +14,7 @@ from tiny_models import save_bert
 import crossknn as ck
 from crossknn.errors import InputError, ScorerError
 from crossknn.retrievers.base import KINDS, LateEncoder
-from crossknn.scorers import LateInteraction
-from crossknn.scorers.opening import bundled_folder
+from crossknn.scorers.opening import LateInteraction, bundled_folder
 from crossknn.types import NO_ITEM, States
 from crossknn_train.export import export_model
 from crossknn_train.models.late import (
@@ -148,7 +147,7 @@ import sys
 for name in ("torch", "transformers", "sentence_transformers", "onnx", "huggingface_hub"):
     sys.modules[name] = None
 import numpy as np
-from crossknn.scorers import LateInteraction
+from crossknn.scorers.opening import LateInteraction
 model = LateInteraction({str(folder / "onnx")!r})
 states = model.encode_queries({QUERIES!r}), model.encode_items({ITEMS!r})
 print(model.compare(*states, np.array({LISTS.tolist()!r})).argmax(axis=1).tolist())

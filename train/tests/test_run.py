@@ -10,7 +10,7 @@ from tiny_models import write_beir, write_zeshel
 
 import crossknn as ck
 from crossknn.errors import InputError
-from crossknn.scorers import LateInteraction
+from crossknn.scorers.opening import LateInteraction
 from crossknn_train import loop, run
 from crossknn_train.reading import read_labelled
 from crossknn_train.settings import (

@@ -18,7 +18,7 @@ from crossknn.errors import InputError, ScorerError
 from crossknn.files import as_path, digest, new_file, translate_os_errors
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import open_retriever
-from crossknn.scorers import as_scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.spec import Spec
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Progress, Queries

@@ -10,7 +10,7 @@ import numpy as np
 
 from crossknn.adapters import PREDICTED, PREFIX, rerank_documents
 from crossknn.errors import InputError, needs_extra
-from crossknn.scorers import CallableScorer
+from crossknn.scorers.plain import CallableScorer
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 
 with needs_extra("crossknn.adapters.pyterrier", "pyterrier"):

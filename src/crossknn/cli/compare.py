@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from typer import Option
 
 from crossknn.cli import options as o
-from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, print_json, progress, say, show_table
+from crossknn.cli.search import add_lists, using_lists
 from crossknn.cli.trial import show_diagnosis
 from crossknn.data.qrels import read_qrels
 from crossknn.data.queries import QuerySet

@@ -68,7 +68,7 @@ OfScorer = Annotated[
     epilog=o.examples(
         "crossknn index build docs.jsonl docs.index --passages 200 --overlap 40",
         "zcat docs.jsonl.gz | crossknn index build - docs.index --encoder none",
-    ),
+    )
 )
 @o.grouped
 def build(
@@ -125,7 +125,7 @@ def build(
     epilog=o.examples(
         "crossknn index prepare docs.index --nearest",
         "crossknn index prepare docs.index --late models/cmc",
-    ),
+    )
 )
 def prepare(
     folder: o.Folder,
@@ -156,7 +156,7 @@ def prepare(
     epilog=o.examples(
         "crossknn index insert docs.index new.jsonl",
         "crossknn index insert docs.index changed.jsonl --replace",
-    ),
+    )
 )
 @o.grouped
 def insert(
@@ -182,7 +182,7 @@ def insert(
 @app.command(
     epilog=o.examples(
         "crossknn index delete docs.index 17 42", "crossknn index delete docs.index --ids gone.txt"
-    ),
+    )
 )
 def delete(
     folder: o.Folder,
@@ -241,7 +241,7 @@ def info(folder: o.Folder, json: o.AsJson = False) -> None:
 @app.command(
     epilog=o.examples(
         "crossknn index prune docs.index --keep 10000", "crossknn index prune docs.index --private"
-    ),
+    )
 )
 def prune(
     folder: o.Folder,

@@ -12,18 +12,22 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
-from crossknn.cli.lists import add_lists, using_lists
 from crossknn.cli.output import note, out, print_json, progress, say, show_table
 from crossknn.data.queries import QuerySet, own_items, read_queries
 from crossknn.errors import CrossknnError, InputError, counted, visible
 from crossknn.files import parse_json
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods import DEFAULT, parse_method
+from crossknn.methods import DEFAULT, Method, parse_method
+from crossknn.methods.kriging import FIRST_BATCH, Kriging
+from crossknn.methods.prior import stored_prior, trend_retrievers
+from crossknn.retrievers.base import CandidateLists
+from crossknn.retrievers.specs import AUTO, HYBRID, first_stage, stage_names
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.results import Hit, Results
 from crossknn.search.searcher import Budget, Searcher
+from crossknn.spec import Spec
 from crossknn.table import Cell, Plain, Table
-from crossknn.types import NO_ITEM
+from crossknn.types import NO_ITEM, Queries
 
 EPILOG = (
     o.examples(
@@ -79,8 +83,7 @@ class QuestionOptions:
     ] = None
 
     group_by: Annotated[
-        str | None,
-        Option(help="Find the best groups: items with the same value of this field."),
+        str | None, Option(help="Find the best groups: items with the same value of this field.")
     ] = None
     group_size: Annotated[int, Option(help="Scored items of a group to show.", min=1)] = 1
 
@@ -319,3 +322,42 @@ def _explain(trace: list[Hit]) -> None:
     legend = "bold: the best so far; in round 1 'predicted' is the retriever's own score\n"
     head = ["round", "predicted", "exact", "by", "id"]
     show_table(Table(head=head, rows=rows, best=frozenset(best), caption=legend))
+
+
+def add_lists(index: ItemIndex, path: Path | None, queries: QuerySet | None) -> None:
+    """Add the user's own candidates, of a TREC run, as the retriever `lists`."""
+    if path is None:
+        return
+    if queries is None:
+        raise InputError("--lists refers to queries by id: give the queries with --queries FILE")
+    index.add_retriever("lists", CandidateLists.from_run(path, queries, index.items.ids))
+
+
+def using_lists(
+    index: ItemIndex, method: Method, queries: QuerySet, fingerprint: str | None, budget: int
+) -> Method:
+    """Return the method with `lists` as its retriever, unless it names another one itself.
+
+    Lists shorter than the first batch are filled up by the default retriever. Kriging also uses the
+    lists' scores in its trends, unless the index has a prior, whose queries had no lists.
+    """
+    if getattr(method, "retriever", None) != AUTO:
+        if "lists" not in str(method):
+            note(
+                f"{method} does not use --lists: name it as the retriever, as in --method "
+                "'rerank(retriever=lists)', or leave --method out"
+            )
+        return method
+    lists = Spec("lists")
+    first_batch = min(max(FIRST_BATCH, budget // 20), index.n)
+    items = index.retrievers["lists"].top(Queries(queries.texts), first_batch).items
+    is_short = items.shape[1] < first_batch or (items == NO_ITEM).any()
+    filled = replace(HYBRID, args=(lists, Spec(first_stage(index))))
+    options: dict[str, Any] = {"retriever": filled if is_short else lists}
+    without_prior = stored_prior(index.for_scorer(fingerprint)) is None or not getattr(
+        method, "use_anchors", True
+    )
+    if isinstance(method, Kriging) and method.mean is None and without_prior:
+        stages = (*map(Spec, stage_names(index, trend_retrievers(index))), lists)
+        options["mean"] = replace(HYBRID, args=stages)
+    return replace(method, **options)

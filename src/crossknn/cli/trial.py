@@ -27,8 +27,7 @@ from crossknn.types import FloatArray
 if TYPE_CHECKING:
     from crossknn.evaluation.diagnosis import Diagnosis
     from crossknn.evaluation.task import TaskMeasures
-    from crossknn.trial.data import TrialData
-    from crossknn.trial.plan import Plan
+    from crossknn.trial.data import Plan, TrialData
     from crossknn.trial.result import Trial
 
 EPILOG = (
@@ -147,7 +146,7 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions) -> TrialDa
 
 def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
     """Measure the models, and choose sizes that fit into the minutes."""
-    from crossknn.trial import plan as planning
+    from crossknn.trial import data as planning
 
     texts = data.items.texts
     with err.status("measuring the models"):

@@ -18,8 +18,8 @@ from crossknn.evaluation.task import DEFAULT, Judgements, TaskMeasures
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import Method
 from crossknn.methods.rerank import Exact
-from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.store import ScoreStore
 from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import Fusion

@@ -11,7 +11,7 @@ import numpy as np
 
 from crossknn.evaluation.measures import Estimate, bootstrap, recall
 from crossknn.evaluation.task import TaskMeasures
-from crossknn.fitting.together import plan_together
+from crossknn.fitting.multitask import plan_together
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.linalg import top_k

@@ -21,7 +21,7 @@ from crossknn.fitting.kriging import TEACHING_ANCHORS, fit_prior
 from crossknn.index.item_index import ItemIndex
 from crossknn.index.parts import ANCHORS
 from crossknn.methods.prior import stored_prior
-from crossknn.scorers import as_scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.types import Artifact, FloatArray, Progress, Queries
 

@@ -18,10 +18,9 @@ from crossknn.data.queries import QuerySet, Texts, own_items, query_set
 from crossknn.errors import InputError
 from crossknn.index.item_index import ItemIndex
 from crossknn.methods import DEFAULT, Method
-from crossknn.scorers import as_scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.stored import StoredScorer
-from crossknn.search.calibration import CALIBRATION, CONTEXT, Calibration, features, weights_of
-from crossknn.search.fusion import Fuse
+from crossknn.search.fusion import CALIBRATION, CONTEXT, Calibration, Fuse, features, weights_of
 from crossknn.search.searcher import PER_QUERY, Budget, Searcher
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Progress
 

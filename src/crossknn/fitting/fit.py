@@ -30,8 +30,8 @@ from crossknn.index.item_index import ItemIndex
 from crossknn.index.vectors import ItemVectors, Same
 from crossknn.linalg import solvable
 from crossknn.retrievers.specs import default_vectors, open_retriever, unfitted
-from crossknn.scorers import as_scorer
 from crossknn.scorers.base import Scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.collect import CollectReport, Limits, collect, fingerprint_of
 from crossknn.scores.sparse import SparseScores
 from crossknn.spec import Spec, build, check_options, option, parse, text_of

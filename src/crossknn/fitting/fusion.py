@@ -22,7 +22,7 @@ from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.index.item_index import ItemIndex
 from crossknn.retrievers.specs import FUSION, open_retriever, unfitted
-from crossknn.scorers import as_scorer
+from crossknn.scorers.opening import as_scorer
 from crossknn.scores.collect import Limits, collect, fingerprint_of
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Pairs, Progress, Queries
 

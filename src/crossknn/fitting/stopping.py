@@ -18,8 +18,8 @@ import numpy as np
 from crossknn.fitting.kriging import cross_fitted
 from crossknn.index.base import Index
 from crossknn.linalg import top_k
+from crossknn.methods.base import Plan, Stop
 from crossknn.methods.kriging import NEVER, Corners, Kriging, calibrated
-from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.prior import trend_retrievers
 from crossknn.search.loop import simulate
 from crossknn.spec import parse

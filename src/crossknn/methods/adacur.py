@@ -15,9 +15,8 @@ from typing import Any, Literal
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, equal_rounds, part
+from crossknn.methods.base import Method, Plan, Prediction, Predictor, equal_rounds, part
 from crossknn.methods.cur import Center, anchors_of, cur_predictor
-from crossknn.methods.plan import Plan, Prediction, Predictor
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.spec import Spec, option
 from crossknn.types import IntArray, Observed, Queries

@@ -21,8 +21,7 @@ import numpy as np
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
 from crossknn.linalg import least_squares
-from crossknn.methods.base import equal_rounds
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Plan, equal_rounds
 from crossknn.methods.vectors import Scored, VectorMethod, encoder_predictor
 from crossknn.retrievers.specs import default_vectors, need_query_vectors, open_retriever
 from crossknn.spec import option

@@ -15,8 +15,7 @@ from typing import Literal, TypeAlias
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import least_squares
-from crossknn.methods.base import Method, part
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Method, Plan, part
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import ArrayStore
 from crossknn.retrievers.specs import open_retriever

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from crossknn.methods.plan import Prediction, Predictor
+from crossknn.methods.base import Prediction, Predictor
 from crossknn.methods.posterior import Model, Posterior, Whitened
 from crossknn.methods.prior import Affine, Column, Values
 from crossknn.retrievers.base import Retriever, VectorStore

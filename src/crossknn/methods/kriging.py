@@ -21,9 +21,8 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
 from crossknn.linalg import inner, mask, standardised, top_k
-from crossknn.methods.base import Method, pool_size
+from crossknn.methods.base import Method, Plan, Stop, pool_size
 from crossknn.methods.gp import GaussianProcess
-from crossknn.methods.plan import Plan, Stop
 from crossknn.methods.posterior import Kernel, Model
 from crossknn.methods.prior import (
     NAME,

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method
-from crossknn.methods.plan import Plan, Prediction, Predictor
+from crossknn.methods.base import Method, Plan, Prediction, Predictor
 from crossknn.retrievers.base import Retriever, fixed_order
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.spec import Spec

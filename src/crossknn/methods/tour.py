@@ -18,8 +18,7 @@ from typing import Literal, TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import equal_rounds
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Plan, equal_rounds
 from crossknn.methods.vectors import Normalize, Scored, VectorMethod
 from crossknn.spec import option
 from crossknn.types import FloatArray

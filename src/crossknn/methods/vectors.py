@@ -16,8 +16,7 @@ import numpy as np
 from crossknn.errors import InputError
 from crossknn.index.base import Index
 from crossknn.linalg import inner
-from crossknn.methods.base import Method
-from crossknn.methods.plan import Plan, Prediction, Predictor
+from crossknn.methods.base import Method, Plan, Prediction, Predictor
 from crossknn.retrievers.base import VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, need_query_vectors, open_retriever
 from crossknn.spec import Spec

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.methods.plan import Plan, Stop
+from crossknn.methods.base import Plan, Stop
 from crossknn.retrievers.base import Ranked, extended
 from crossknn.search.groups import Groups
 from crossknn.types import (

@@ -16,11 +16,9 @@ from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError
 from crossknn.index.database import Column
 from crossknn.index.item_index import ItemIndex
-from crossknn.methods.base import Method, planned
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Method, Plan, planned
 from crossknn.scorers.base import Scorer
-from crossknn.search.calibration import Calibration
-from crossknn.search.fusion import Fusion
+from crossknn.search.fusion import Calibration, Fusion
 from crossknn.search.groups import Groups
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.results import EqualTexts
@@ -72,7 +70,7 @@ class SearchRequest:
         """The method's plan; with fusion, it searches for the top k by final score."""
         make = planned
         if len(self.queries) > 1:
-            from crossknn.fitting.together import plan_together
+            from crossknn.fitting.multitask import plan_together
 
             make = plan_together
         plan = make(self.method, self.index, self.pairs, self.seed)

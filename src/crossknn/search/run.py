@@ -21,17 +21,10 @@ from crossknn.linalg import one_thread
 from crossknn.methods.kriging import ROUNDS
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
-from crossknn.search.calibration import CONTEXT
+from crossknn.search.fusion import CONTEXT
 from crossknn.search.loop import Search, of_retriever
 from crossknn.search.request import SearchRequest
-from crossknn.search.results import (
-    Hit,
-    Results,
-    as_documents,
-    completed,
-    hits_of,
-    with_members,
-)
+from crossknn.search.results import Hit, Results, as_documents, completed, hits_of, with_members
 from crossknn.types import NO_ITEM, BoolArray, FloatArray, Pairs, Queries, Ranking
 
 logger = logging.getLogger(__name__)
@@ -353,10 +346,7 @@ class SearchRun:
         )
 
     def _hits(
-        self,
-        ranking: Ranking,
-        calibrated: FloatArray | None = None,
-        members: Ranking | None = None,
+        self, ranking: Ranking, calibrated: FloatArray | None = None, members: Ranking | None = None
     ) -> list[list[Hit]]:
         of, method = self.request, self.request.method.name
         hits = hits_of(of.index.items, ranking, method, of.rung, calibrated)

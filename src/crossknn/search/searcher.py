@@ -25,8 +25,7 @@ from crossknn.retrievers.base import RandomItems
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.opening import as_scorer
 from crossknn.search import ladder
-from crossknn.search.calibration import CALIBRATION, open_calibration
-from crossknn.search.fusion import Fuse, open_fusion
+from crossknn.search.fusion import CALIBRATION, Fuse, open_calibration, open_fusion
 from crossknn.search.loop import SearchRetriever
 from crossknn.search.request import SearchRequest
 from crossknn.search.results import Results

@@ -12,7 +12,7 @@ import transformers
 from tiny_models import MARKED, TEXTS, grid, save_bert, scores_of, tokenizer
 
 from crossknn.errors import InputError, ScorerError
-from crossknn.scorers import TokenScorer
+from crossknn.scorers.token_models import TokenScorer
 from crossknn_train.models.cross_encoder import WINDOW, CrossEncoderConfig, CrossEncoderModel
 from crossknn_train.models.gated import FASTER
 

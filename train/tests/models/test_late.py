@@ -90,7 +90,7 @@ _MEMORY = """
 import resource, sys
 import numpy as np
 import crossknn as ck
-from crossknn.scorers import LateInteraction
+from crossknn.scorers.opening import LateInteraction
 from crossknn.types import States
 
 models = [LateInteraction(folder) for folder in sys.argv[1:]]

@@ -18,8 +18,7 @@ import numpy as np
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.methods.base import Method
-from crossknn.methods.plan import FAR, SMALLEST, Plan, Prediction, Predictor, Stop
+from crossknn.methods.base import FAR, SMALLEST, Method, Plan, Prediction, Predictor, Stop
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.spec import Spec, option

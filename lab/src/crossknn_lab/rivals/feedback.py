@@ -23,8 +23,7 @@ from scipy.special import softmax
 
 from crossknn.errors import SpecError
 from crossknn.index.base import Index
-from crossknn.methods.base import equal_rounds, part
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Plan, equal_rounds, part
 from crossknn.methods.vectors import Fit, Scored, VectorMethod
 from crossknn.spec import option
 from crossknn.types import FloatArray

@@ -19,8 +19,7 @@ from scipy.special import softmax
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.methods.base import part
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Plan, part
 from crossknn.retrievers.specs import open_retriever, unfitted
 from crossknn.spec import option
 from crossknn.types import NO_ITEM, FloatArray, IntArray

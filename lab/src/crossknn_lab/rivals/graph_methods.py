@@ -28,8 +28,7 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index, lacking
-from crossknn.methods.base import Method, part
-from crossknn.methods.plan import Plan, Prediction, Predictor
+from crossknn.methods.base import Method, Plan, Prediction, Predictor, part
 from crossknn.retrievers.base import Retriever
 from crossknn.retrievers.specs import AUTO, open_retriever
 from crossknn.spec import Spec, option

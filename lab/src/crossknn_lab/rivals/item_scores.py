@@ -14,9 +14,8 @@ import numpy as np
 
 from crossknn.errors import InputError
 from crossknn.index.base import Index
-from crossknn.methods.base import Method, part
+from crossknn.methods.base import Method, Plan, part
 from crossknn.methods.cur import FIXED, Center, cur_predictor
-from crossknn.methods.plan import Plan
 from crossknn.methods.vectors import Scored, VectorPredictor
 from crossknn.retrievers.base import ArrayStore, Retriever, fixed_order
 from crossknn.retrievers.specs import open_retriever

@@ -18,8 +18,7 @@ from typing import TypeAlias
 import numpy as np
 
 from crossknn.index.base import Index
-from crossknn.methods.base import Method
-from crossknn.methods.plan import Plan
+from crossknn.methods.base import Method, Plan
 from crossknn.retrievers.base import Retriever, VectorStore
 from crossknn.retrievers.specs import AUTO, default_vectors, open_retriever
 from crossknn.spec import Spec, option

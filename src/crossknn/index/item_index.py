@@ -88,13 +88,11 @@ class ItemIndex(IndexView):
             items: Items, or any source that `read_items` accepts.
             encoder: A dual encoder, its folder or name, which makes the vectors "dense", or several
                 by the names of their vectors.
-            sparse: A sparse encoder (SPLADE): its folder or name, or a `SparseEncoder` of
-                sentence-transformers. It becomes the retriever "sparse".
+            sparse: A sparse encoder (SPLADE), its folder or name: the retriever "sparse".
             vectors: Your own vectors (n, d), stored as "vectors", or several arrays by name. An
                 array with an encoder's name ("dense") is used instead of encoding the items.
             query_vectors: Function from query texts (m) to vectors (m, d), or several by name.
-            lsa: Dimensions of latent semantic analysis, 0 for none; by default 128 if the index
-                would have no vectors otherwise.
+            lsa: Dimensions of LSA: by default 0, or 128 for an index without other vectors.
             bm25, tokenizer: Fit BM25; "unicode" reads every script, "whitespace" splits at blanks,
                 or give a function from a text to its words, or its name, "package.module:function".
             passages: Cut the items, which are documents, into passages of at most so many tokens,
@@ -102,8 +100,7 @@ class ItemIndex(IndexView):
             overlap, scorer: Tokens that neighbouring passages share at most, by default a fifth;
                 and the cross-encoder whose tokens are counted, by default the bundled one.
             folder: Save the index there. Of an index in this folder, exact scores and vectors of
-                unchanged texts are kept, but anchors and fits are dropped, with a warning. A
-                stopped build resumes.
+                unchanged texts are kept, but anchors and fits dropped. A stopped build resumes.
             progress: Called with (items encoded, items to encode).
         """
         place, split = None if folder is None else IndexFolder(folder), as_tokenizer(tokenizer)
@@ -124,8 +121,7 @@ class ItemIndex(IndexView):
             progress=progress,
         )
         parts |= {} if cutting is None else {PASSAGES: cutting}
-        encode = building.by_name(query_vectors, GIVEN)
-        index = cls(Parts(items, parts, new_build(), encode))
+        index = cls(Parts(items, parts, new_build(), building.by_name(query_vectors, GIVEN)))
         if place is not None:
             index.save(place.path)
         return index

@@ -21,7 +21,7 @@ IDEAS = {
     "fitting.calibration": "probabilities of relevance from judgements",
     "fitting.fusion": "weights of retrievers beside the exact score",
     "index.building": "what an index is built of",
-    "index.elastic_queries": "filters and inner products as queries to Elasticsearch and OpenSearch",
+    "index.elastic_queries": "the mapping, filters and inner products as queries to Elasticsearch",
     "index.updates": "adding and deleting items",
     "fitting.factors": "which pairs to score, and item vectors by least squares",
     "fitting.prior": "a prior from anchors or past searches",

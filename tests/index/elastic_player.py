@@ -5,8 +5,8 @@ not know, so that a wrong request fails here, too.
 """
 
 import json
+import operator
 import re
-import ssl
 import threading
 import time
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
@@ -32,6 +32,14 @@ def only(given, *known):
     """Refuse keys that the API does not have."""
     if unknown := {*given} - {*known}:
         raise RefusalError(400, "parsing_exception", f"unknown key [{unknown.pop()}]")
+
+
+def _bm25(texts):
+    """BM25 of texts, and the words that it knows."""
+    texts = [str(text or "").lower().split() for text in texts]
+    model = bm25s.BM25(k1=1.2)
+    model.index(texts, show_progress=False)
+    return model, {word for one in texts for word in one}
 
 
 class Index:
@@ -69,11 +77,9 @@ class Index:
     def values(self, source, field):
         """The values that a field is indexed with."""
         kept = source
-        for part in field.split("."):
-            kept = kept.get(part) if isinstance(kept, dict) and part in kept else kept
-        kept = None if kept is source else kept
-        values = kept if isinstance(kept, list) else [kept]
-        values = [value for value in values if value is not None]
+        for part in field.split("."):  # a subfield has the values of its field
+            kept = kept.get(part) if isinstance(kept, dict) else kept
+        values = [one for one in (kept if isinstance(kept, list) else [kept]) if one is not None]
         return [*map(str, values)] if self.about(field).get("type") == "keyword" else values
 
     def remove(self, key):
@@ -81,50 +87,34 @@ class Index:
         self._made.clear()
 
     def made(self, kind, field, make):
+        """What is made of a field once for all documents."""
         with self._lock:
             if (kind, field) not in self._made:
-                self._made[kind, field] = make()
+                values = [source.get(field) for source in self.documents.values()]
+                self._made[kind, field] = make(values)
             return self._made[kind, field]
 
-    def matrix(self, field):
-        """The vectors (n, d), zeros where there is none."""
-        d = self.about(field).get("dims") or self.about(field).get("dimension")
-        rows = [source.get(field) or [0.0] * d for source in self.documents.values()]
-        return np.array(rows, np.float32)
-
-    def words(self, field):
-        """BM25 of a field, and the words that it knows."""
-        texts = [str(s.get(field) or "").lower().split() for s in self.documents.values()]
-        model = bm25s.BM25(k1=1.2)
-        model.index(texts, show_progress=False)
-        return model, {word for one in texts for word in one}
-
     def each(self, test):
-        return np.array([bool(test(key, s)) for key, s in self.documents.items()], np.bool_)
+        return np.array([bool(test(source)) for source in self.documents.values()], np.bool_)
 
     def match(self, query):
         """Who matches a query, and the scores: two arrays (n,)."""
         ((kind, about),) = query.items()
-        n = len(self.documents)
         if not hasattr(self, f"_{kind}"):
             raise RefusalError(400, "parsing_exception", f"unknown query [{kind}]")
         scores = getattr(self, f"_{kind}")(about)
-        if scores.dtype == np.bool_:
-            return scores, np.ones(n)
-        return scores > 0, scores
-
-    def _match_all(self, about):
-        return np.ones(len(self.documents), np.bool_)
+        is_mask = scores.dtype == np.bool_
+        return (scores, np.ones(len(scores))) if is_mask else (scores > 0, scores)
 
     def _match_none(self, about):
         return np.zeros(len(self.documents), np.bool_)
 
     def _ids(self, about):
-        return self.each(lambda key, source, held={*about["values"]}: key in held)
+        return np.isin([*self.documents], about["values"])
 
     def _exists(self, about):
         field = about["field"]
-        make = lambda: self.each(lambda key, source: self.values(source, field))  # noqa: E731
+        make = lambda _: self.each(lambda source: self.values(source, field))  # noqa: E731
         return self.made("exists", field, make)
 
     def _terms(self, about):
@@ -132,28 +122,23 @@ class Index:
         kind = self.about(field).get("type")
         if kind == "text":
             raise bad(f"a term of the analysed text [{field}] is a mistake in these tests")
-        bounds = {"long": 2**63, "boolean": 2}
-        if any(isinstance(v, int) and abs(v) >= bounds.get(kind, 1e999) for v in wanted):
-            raise bad(f"Value [{wanted}] is out of range for a {kind}")
+        self.check(field, wanted)
         wanted = {*map(str, wanted)} if kind == "keyword" else {*wanted}
-        return self.each(lambda key, source: wanted & {*self.values(source, field)})
+        return self.each(lambda source: wanted & {*self.values(source, field)})
+
+    def check(self, field, numbers):
+        if self.about(field).get("type") == "long" and any(abs(v) > 2**63 - 1 for v in numbers):
+            raise bad(f"Value [{numbers}] is out of range for a long")
 
     def _range(self, about):
         ((field, bounds),) = about.items()
-        if self.about(field).get("type") == "long" and any(abs(b) > 2**63 for b in bounds.values()):
-            raise bad(f"Value [{bounds}] is out of range for a long")
-        tests = {
-            "gt": lambda v, b: v > b,
-            "gte": lambda v, b: v >= b,
-            "lt": lambda v, b: v < b,
-            "lte": lambda v, b: v <= b,
-        }
-        return self.each(
-            lambda key, source: any(
-                all(tests[name](value, bound) for name, bound in bounds.items())
-                for value in self.values(source, field)
-            )
-        )
+        self.check(field, bounds.values())
+        tests = {"gt": operator.gt, "gte": operator.ge, "lt": operator.lt, "lte": operator.le}
+
+        def lies(value):
+            return all(tests[name](value, bound) for name, bound in bounds.items())
+
+        return self.each(lambda source: any(map(lies, self.values(source, field))))
 
     def _bool(self, about):
         only(about, "must", "filter", "should", "must_not", "minimum_should_match")
@@ -168,8 +153,7 @@ class Index:
         return np.where(kept, total, 0) if "must" in about else kept
 
     def _match(self, about):
-        ((field, text),) = about.items()
-        return self._words_of(field, text)
+        return self._words_of(*next(iter(about.items())))
 
     def _multi_match(self, about):
         only(about, "query", "fields", "type")
@@ -180,7 +164,7 @@ class Index:
     def _words_of(self, field, text):
         if self.about(field).get("type") != "text":
             raise bad(f"[{field}] is no text")
-        model, known = self.made("words", field, lambda: self.words(field))
+        model, known = self.made("words", field, _bm25)
         asked = [word for word in text.lower().split() if word in known]
         return model.get_scores(asked) if asked else np.zeros(len(self.documents))
 
@@ -225,25 +209,21 @@ class Index:
 
     def compared(self, field, asked, how):
         """The documented scores of a similarity or a space, in float32."""
-        vectors = self.made("vectors", field, lambda: self.matrix(field))
+        d = self.about(field).get("dims") or self.about(field).get("dimension")
+        of = lambda rows: np.array([row or [0.0] * d for row in rows], np.float32)  # noqa: E731
+        vectors = self.made("vectors", field, of)
         asked = np.array(asked, np.float32)
         if asked.shape != vectors.shape[1:]:
             raise bad(f"the query vector has a different dimension [{asked.size}]")
         product, length = vectors @ asked, np.linalg.norm(asked)
         if how == "dot_product" and abs(length - 1) > 1e-4:
             raise bad("The [dot_product] similarity can only be used with unit-length vectors")
-        if how == "dot_product":
-            return (1 + product) / 2
-        if how in ("cosine", "cosinesimil"):
+        if how in ("cosine", "cosinesimil", "dot_product"):
             if not length:
                 raise bad("The [cosine] similarity does not support vectors with zero magnitude")
             lengths = np.linalg.norm(vectors, axis=1)
-            cosine = product / np.where(lengths, lengths, 1) / length
-            return (1 + cosine) / 2 if how == "cosine" else (2 - (1 - cosine)) / 2
-        if how == "max_inner_product":
-            return np.where(product < 0, 1 / (1 + -1 * np.minimum(product, 0)), product + 1)
-        distance = -product  # innerproduct
-        return np.where(distance >= 0, 1 / (1 + np.maximum(distance, 0)), -distance + 1)
+            return (1 + product / np.where(lengths, lengths, 1) / length) / 2
+        return np.where(product < 0, 1 / (1 - np.minimum(product, 0)), product + 1)
 
     def search(self, body, size):
         """All hits of a search, best first."""
@@ -262,43 +242,36 @@ class Index:
         keys, hits = [*self.documents], []
         for row in order[matches[order]].tolist():
             hit = {"_index": "docs", "_id": keys[row], "_score": float(np.float32(scores[row]))}
-            if fields := body.get("fields"):
-                if not self.elastic:
-                    raise bad("KNN Vector do not support fields search")
-                source = self.documents[keys[row]]
-                hit["fields"] = {name: source[name] for name in fields if name in source}
+            if which := body.get("_source", {}) or body.get("fields"):
+                hit |= self.read(keys[row], which)
             hits.append(hit)
         return hits
 
-    def source(self, key, which):
-        """A document's `_source`; Elasticsearch leaves out vectors that are not asked for."""
+    def read(self, key, which):
+        """The `_source` of a document, or its `fields`. From 9.2 on Elasticsearch leaves vectors
+        out of `_source`, and OpenSearch has none in `fields`."""
+        source = self.documents[key]
+        if isinstance(which, list):
+            if not self.elastic:
+                raise bad("KNN Vector do not support fields search")
+            return {"fields": {name: source[name] for name in which if name in source}}
         only(which, "includes", "excludes")
-        vectors = {n for n, a in self.properties.items() if a.get("type") == "dense_vector"}
-        left_out = {*which.get("excludes", [])} | (vectors if self.elastic else set())
-        wanted = which.get("includes")
-        return {
-            name: value
-            for name, value in self.documents[key].items()
-            if name not in left_out and (wanted is None or name in wanted)
-        }
+        left_out = {*which.get("excludes", []), *(["embedding"] if self.elastic else [])}
+        kept = {*which.get("includes", source)} - left_out
+        return {"_source": {name: value for name, value in source.items() if name in kept}}
 
 
 class Player:
     """A node at `url`. `fault` is a status that it answers, "slow", "cut" (the connection) or
     "shards" (some fail); `calls` are the paths and bodies that were asked."""
 
-    def __init__(self, product="elasticsearch", indices=None, certificate=None):
+    def __init__(self, product="elasticsearch", indices=None):
         self.elastic, self.indices = product == "elasticsearch", dict(indices or {})
         self.fault, self.calls, self.scrolls = None, [], {}
         handler = type("Handler", (_Handler,), {"player": self})
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
         self.server.daemon_threads = True
-        if certificate:
-            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-            context.load_cert_chain(certificate)
-            self.server.socket = context.wrap_socket(self.server.socket, server_side=True)
-        scheme = "https" if certificate else "http"
-        self.url = f"{scheme}://127.0.0.1:{self.server.server_address[1]}"
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
         threading.Thread(target=self.server.serve_forever, args=(0.02,), daemon=True).start()
 
     def close(self):
@@ -318,38 +291,30 @@ class Player:
             case ("GET" | "HEAD",):
                 return {"version": {"number": "9.2.0"}, "tagline": "You Know, for Search"}
             case ("GET", _, "_mapping"):
-                return {name: {"mappings": {"properties": self.index(name).properties}}}
+                only(params, "ignore_unavailable")
+                held = {key: index.properties for key, index in self.indices.items() if key == name}
+                return {key: {"mappings": {"properties": one}} for key, one in held.items()}
             case ("POST", "_search", "scroll"):
                 return self.page(body["scroll_id"])
             case ("DELETE", "_search", "scroll"):
                 return {"freed": [self.scrolls.pop(key, None) is None for key in body["scroll_id"]]}
             case ("POST", _, "_search"):
-                only(params, "scroll")
-                size = body.get("size", 10)
-                hits = self.index(name).search(body, size)
-                if "scroll" not in params:
-                    return self.hits(hits[:size])
-                self.scrolls[key := str(len(self.calls))] = size, hits
+                only(params, "scroll", "size")
+                size = int(body.get("size") or params["size"][0])
+                self.scrolls[key := str(len(self.calls))] = (
+                    size,
+                    self.index(name).search(body, size),
+                )
                 return self.page(key)
             case ("POST", _, "_msearch"):
                 return {"responses": [self.one(name, one) for one in lines[1::2]]}
-            case ("POST" | "GET", _, "_mget"):
-                return {"docs": [self.document(name, doc) for doc in body["docs"]]}
-            case ("PUT" | "POST", *_, "_bulk"):
-                for about, source in zip(lines[::2], lines[1::2], strict=True):
-                    self.index(about["index"]["_index"]).put(about["index"]["_id"], source)
-                return {"errors": False, "items": []}
-            case ("PUT", _):
-                self.indices[name] = Index(self.elastic, body["mappings"]["properties"])
-                return {"acknowledged": True}
-            case ("DELETE", _):
-                self.indices.pop(name, None)
-                return {"acknowledged": True}
         raise bad(f"{method} /{'/'.join(path)} is not played")
 
     def hits(self, hits):
         failures = [{"reason": {"type": "node_gone", "reason": "a shard is lost"}}]
-        shards = {"failed": 1, "failures": failures} if self.fault == "shards" else {"failed": 0}
+        shards = {"total": 2, "successful": 2, "skipped": 0, "failed": 0}
+        if self.fault == "shards":
+            shards |= {"successful": 1, "failed": 1, "failures": failures}
         return {"timed_out": False, "_shards": shards, "hits": {"hits": hits}}
 
     def one(self, name, body):
@@ -364,17 +329,6 @@ class Player:
         size, hits = self.scrolls[key]
         self.scrolls[key] = size, hits[size:]
         return {"_scroll_id": key, **self.hits(hits[:size])}
-
-    def document(self, name, doc):
-        only(doc, "_id", "_source")
-        try:
-            index = self.index(name)
-        except RefusalError as refusal:
-            return {"_id": doc["_id"], "error": refusal.body["error"]}
-        if doc["_id"] not in index.documents:
-            return {"_id": doc["_id"], "found": False}
-        source = index.source(doc["_id"], doc["_source"])
-        return {"_id": doc["_id"], "found": True, "_source": source}
 
 
 class _Handler(BaseHTTPRequestHandler):

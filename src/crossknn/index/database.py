@@ -17,7 +17,7 @@ from typing import Any, Generic, TypeAlias, TypeVar
 import numpy as np
 
 from crossknn.data.items import Items
-from crossknn.errors import CrossknnError, InputError, StoreError, counted, nearest
+from crossknn.errors import CrossknnError, InputError, StoreError, counted, first_line, nearest
 from crossknn.index.filters import Condition, fields_of, parse_filter
 from crossknn.retrievers.base import WHOLE
 from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Mask, is_missing
@@ -87,31 +87,17 @@ class DatabaseStore(ABC):
         """Return the ids of the items that meet a condition."""
 
     def top(
-        self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
-    ) -> Candidates:
-        """See `VectorStore.top`; results are approximate if the database searches approximately."""
-
-        def search(rows: Sequence[int], limit: int, among: Among) -> Sequence[Found]:
-            return self._search(vectors[rows], limit, among)
-
-        return self.best(len(vectors), search, count, exclude, allowed)
-
-    def best(
         self,
-        m: int,
-        search: Callable[[Sequence[int], int, Among], Sequence[Found]],
+        vectors: FloatArray,
         count: int,
         exclude: IntArray | None = None,
         allowed: Mask = None,
+        search: Callable[[Any, int, Among], Sequence[Found]] | None = None,
     ) -> Candidates:
-        """Return the best items of m queries, which the database searches for.
-
-        Args:
-            m: Number of queries.
-            search: Function from positions of queries, a number of items, and ids or a condition
-                to which the search is restricted, to the best items of each query.
-            count, exclude, allowed: As in `VectorStore.top`.
+        """See `VectorStore.top`; results are approximate if the database searches approximately.
+        `search` may replace `_search`, and `vectors` are then queries of any kind, an array (m,).
         """
+        search = search or self._search
         n = self.shape[0]
         among: Among = None
         limit = count + (0 if exclude is None else exclude.shape[1])
@@ -126,10 +112,10 @@ class DatabaseStore(ABC):
             if among is None:
                 limit = int(1.5 * limit * n / len(few))
         rows: dict[int, tuple[IntArray, FloatArray]] = {}
-        waiting = [] if among == [] else [*range(m)]
+        waiting = [] if among == [] else [*range(len(vectors))]
         while waiting:
             with self.answering():
-                answers = search(waiting, min(limit, n), among)
+                answers = search(vectors[waiting], min(limit, n), among)
             for q, (ids, products) in zip([*waiting], answers, strict=True):
                 items, scores = self.positions(ids), np.asarray(products, np.float32)
                 kept = items != NO_ITEM
@@ -144,7 +130,7 @@ class DatabaseStore(ABC):
                     waiting.remove(q)
             limit *= 4
         nothing = np.zeros(0, np.int64), np.zeros(0, np.float32)
-        return Candidates.from_rows([rows.get(q, nothing) for q in range(m)])
+        return Candidates.from_rows([rows.get(q, nothing) for q in range(len(vectors))])
 
     def vectors(self, items: IntArray) -> FloatArray:
         rows = self._recent_vectors(np.maximum(items, 0).ravel().tolist())
@@ -210,10 +196,8 @@ class DatabaseStore(ABC):
         except CrossknnError:
             raise
         except self.errors as error:
-            message = (str(error).strip().splitlines() or [""])[0]
-            raise StoreError(
-                f"{self.name} failed: {type(error).__name__}: {message:.200}"
-            ) from error
+            said = f"{type(error).__name__}: {first_line(error):.200}"
+            raise StoreError(f"{self.name} failed: {said}") from error
 
     def _as_keys(self, ids: Sequence[Id]) -> Any:
         if self._numbers:
@@ -273,12 +257,13 @@ class Column(Sequence[T]):
             yield from self.fetch(range(start, min(start + _BLOCK, self._n)))
 
 
-def entry_of(record: Any, field: str) -> Any:
+def entry_of(record: Mapping[str, Any], field: str) -> Any:
     """Return the value of a field, or None; a dot selects an entry of an object: `meta.lang`."""
-    if not isinstance(record, Mapping) or field in record:
-        return record[field] if isinstance(record, Mapping) else None
+    if field in record:
+        return record[field]
     first, _, inner = field.partition(".")
-    return entry_of(record.get(first), inner) if inner else None
+    held = record.get(first)
+    return entry_of(held, inner) if isinstance(held, Mapping) else None
 
 
 _ADVICE = (

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from functools import partial
+from importlib import import_module
+from itertools import islice
 from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError
-from crossknn.index.database import FEW, Among, DatabaseStore, Found, Id, entry_of
-from crossknn.index.elastic_queries import Query, VectorField, filter_query
-from crossknn.index.elastic_requests import Requests
-from crossknn.index.filters import Condition
+from crossknn.errors import InputError, StoreError
+from crossknn.index.database import Among, DatabaseStore, Found, Id, entry_of
+from crossknn.index.elastic_queries import PAGE, Query, Schema
 from crossknn.retrievers.base import Ranked
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
+
+_AT_ONCE = 50  # searches in one request
+_ERRORS = ("ApiError", "TransportError", "OpenSearchException")
 
 
 class ElasticStore(DatabaseStore):
@@ -34,116 +38,113 @@ class ElasticStore(DatabaseStore):
     def __init__(
         self, client: Any, index: str, *, vector: str = "embedding", exact: bool = False
     ) -> None:
-        self._requests = Requests(client, index)
-        self.name, self.errors = self._requests.name, self._requests.errors
+        packages = {each.__module__.partition(".")[0] for each in type(client).__mro__}
+        (package,) = packages & {"elasticsearch", "opensearchpy"} or [""]
+        if not package or hasattr(client, "__aenter__"):
+            raise InputError(f"the client is {client!r:.80}: give an Elasticsearch or OpenSearch")
+        module, helpers = map(import_module, (package, f"{package}.helpers"))
+        held = [getattr(module, name) for name in _ERRORS if hasattr(module, name)]
+        self.errors = OSError, helpers.ScanError, *held
+        product = "Elasticsearch" if package == "elasticsearch" else "OpenSearch"
+        self.name = f"the {product} index {index!r}"
+        self._ask = partial(client.msearch, index=index)
+        self._scroll = partial(helpers.scan, client, index=index, size=PAGE, preserve_order=True)
         with self.answering():
-            self._fields = self._requests.fields()
-            self._vector = VectorField.of(self._fields, vector, self.name, exact=exact)
+            found = client.indices.get_mapping(index=index, ignore_unavailable=True)
+            if len(found) != 1:
+                raise InputError(f"{product} has {len(found)} indices {index!r}: give one's name")
+            (about,) = found.values()
+            self.schema = Schema(about["mappings"], vector, self.name, exact=exact)
             ids = sorted(self._matching(None), key=lambda key: (len(key), key))
-        super().__init__(self.name, ids, self._vector.dimensions)
+        super().__init__(self.name, ids, self.schema.dimensions)
 
     def words(self, *fields: str, query: Callable[[str], Query] | None = None) -> ElasticWords:
         """Return a retriever by the BM25 of the index, for `ItemIndex.add_retriever`.
 
         Args:
-            fields: Fields to search, such as "title^2", "body"; by default every field of the type
-                text.
+            fields: Fields to search, such as "title^2"; by default every field of the type text.
             query: Function from a query's text to a query of Elasticsearch, such as
                 `{"match": {"body": text}}`, that is asked instead.
         """
-        texts = [name for name, about in self._fields.items() if about["type"] == "text"]
-        if query is None and not (fields or texts):
-            raise InputError(f"{self.name} has no field of the type text: name one, or pass query=")
-        among = {"fields": [*(fields or texts)]}
+        kinds = self.schema.fields.items()
+        among = {"fields": [*fields] or [name for name, kind in kinds if kind["type"] == "text"]}
         return ElasticWords(self, query or (lambda text: {"multi_match": {"query": text, **among}}))
 
-    def _hits(self, queries: Sequence[Query], count: int, among: Sequence[Among]) -> list[Found]:
-        """Return the ids and scores of the `count` best hits of each query, restricted to the ids
-        or the condition in `among`."""
-        bodies = [
-            {"query": {"bool": {"must": [query], "filter": [self._within(some)]}}}
-            for query, some in zip(queries, among, strict=True)
-        ]
-        return [*map(_found, self._requests.hits(bodies, count))]
+    def hits(self, searches: Sequence[Query], count: int) -> list[Sequence[Any]]:
+        """Return the `count` best hits of each search, best first."""
+        bodies, hits = [{"_source": False, **search} for search in searches], list[Any]()
+        if count > PAGE:
+            return [[*islice(self._scroll(body), count)] for body in bodies]
+        for start in range(0, len(bodies), _AT_ONCE):
+            some = bodies[start : start + _AT_ONCE]
+            lines = [line for body in some for line in ({}, {"size": count, **body})]
+            for answer in self._ask(body=lines)["responses"]:
+                failures = answer.get("_shards", {}).get("failures") or [{}]
+                error = answer.get("error") or failures[0].get("reason")
+                if error or answer["timed_out"]:
+                    said = f"{error['type']}: {error.get('reason')}" if error else "timed out"
+                    raise StoreError(f"{self.name} failed: {said:.240}")
+                hits.append(answer["hits"]["hits"])
+        return hits
 
     def _search(self, vectors: FloatArray, count: int, among: Among) -> Sequence[Found]:
-        within = None if among is None else self._within(among)
-        searches = self._vector.searches(vectors, count, within)
-        answers = map(_found, self._requests.hits(searches, count))
-        return [
-            (ids, self._vector.products(scores, vector))
-            for (ids, scores), vector in zip(answers, vectors, strict=True)
-        ]
+        answers = self.hits(self.schema.nearest(vectors, count, among), count)
+        return [*map(self.schema.found, answers, vectors)]
 
     def _read(self, ids: Sequence[Id], *, vectors: bool) -> Mapping[Id, Any]:
-        field, send = self._vector.name, self._requests
-        if not vectors:
-            return send.sources(ids, {"excludes": [field]})
-        if self._vector.elastic:  # from 9.2 on, _source is without vectors
-            body = {"query": self._within(ids), "fields": [field]}
-            (hits,) = send.hits([body], len(ids))
-            by_id = {hit["_id"]: hit.get("fields", {}).get(field) for hit in hits}
-        else:  # OpenSearch has no `fields` of vectors
-            sources = send.sources(ids, {"includes": [field]})
-            by_id = {key: entry_of(source, field) for key, source in sources.items()}
-        for key, given in by_id.items():
-            vector = np.ravel([] if given is None else given)
-            if len(vector) != self._vector.dimensions:
+        field, about = self.schema.vector, self.schema
+        wanted: Query = {"_source": {"includes" if vectors else "excludes": [field]}}
+        if vectors and about.elastic:  # from 9.2 on, _source is without vectors
+            wanted = {"fields": [field]}
+        (hits,) = self.hits([{"query": about.within(ids), **wanted}], len(ids))
+        held = {hit["_id"]: hit.get("fields") or hit.get("_source", {}) for hit in hits}
+        for key, given in held.items() if vectors else ():
+            vector = np.ravel(entry_of(given, field) or [])
+            if len(vector) != about.dimensions:
                 raise InputError(f"the document {key!r} of {self.name} has no vector: give it one")
             # If compared by cosine, products are those of unit vectors.
-            by_id[key] = vector / (np.linalg.norm(vector) or 1) if self._vector.unit else vector
-        return by_id
+            held[key] = vector / (np.linalg.norm(vector) or 1) if about.unit else vector
+        return held
 
     def _fields_like(self, field: str) -> Iterable[str] | None:
-        return None if field in self._fields else self._fields
+        return None if field in self.schema.fields else self.schema.fields
 
-    def _matching(self, condition: Condition | None) -> Iterable[str]:
-        held = [{"exists": {"field": self._vector.name}}, self._within(condition)]
-        body = {"query": {"bool": {"filter": held}}, "sort": ["_doc"]}
-        return (hit["_id"] for hit in self._requests.scroll(body))
-
-    def _within(self, among: Among) -> Query:
-        if among is None:
-            return {"match_all": {}}
-        if isinstance(among, Sequence):
-            return {"ids": {"values": [*map(str, among)]}}
-        return filter_query(among, self._fields, self.name)
-
-
-def _found(hits: Sequence[Any]) -> Found:
-    return [hit["_id"] for hit in hits], [hit["_score"] for hit in hits]
+    def _matching(self, condition: Among) -> Iterable[str]:
+        query = self.schema.within(condition, self.schema.held)
+        hits = self._scroll({"query": query, "sort": ["_doc"], "_source": False})
+        return (hit["_id"] for hit in hits)
 
 
 class ElasticWords(Ranked):
-    """Ranks the items of a store by the scores of queries to its index (BM25 if they match words).
-    Items that a query does not match score 0."""
+    """Ranks items by the scores of queries to their index (BM25 for words), 0 without a match."""
 
     def __init__(self, store: ElasticStore, query: Callable[[str], Query]) -> None:
         self._store, self._query = store, query
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`."""
-        asked = [*map(self._query, queries.texts)]
 
-        def search(rows: Sequence[int], limit: int, among: Among) -> Sequence[Found]:
-            return self._store._hits([asked[row] for row in rows], limit, [among] * len(rows))
+        def search(texts: Sequence[str], limit: int, among: Among) -> Sequence[Found]:
+            answers = self._store.hits([self._asked(text, among) for text in texts], limit)
+            return [([h["_id"] for h in hits], [h["_score"] for h in hits]) for hits in answers]
 
-        return self._store.best(len(asked), search, count, allowed=allowed)
+        return self._store.top(np.array([*queries.texts], object), count, None, allowed, search)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Score given items (m, c) by queries restricted to them, or all items (m, n)."""
         if items is None:
             return self.of_all(queries)
-        scores, store = np.zeros(items.shape, np.float32), self._store
-        asked = [*map(self._query, queries.texts)]
-        for start in range(0, items.shape[1], FEW):
-            some = np.maximum(items[:, start : start + FEW], 0).tolist()
-            ids = [[store.id(item) for item in row] for row in some]
-            for q, (found, values) in enumerate(store._hits(asked, len(ids[0]), ids)):
-                by_id = dict(zip(found, values, strict=True))
-                scores[q, start : start + FEW] = [by_id.get(key, 0) for key in ids[q]]
-        return scores
+        ids = [[self._store.id(item) for item in row] for row in np.maximum(items, 0).tolist()]
+        with self._store.answering():
+            answers = self._store.hits([*map(self._asked, queries.texts, ids)], items.shape[1])
+        by_id = [{hit["_id"]: hit["_score"] for hit in hits} for hits in answers]
+        rows = [[of.get(key, 0) for key in row] for of, row in zip(by_id, ids, strict=True)]
+        return np.array(rows, np.float32).reshape(items.shape)
 
     def of_all(self, queries: Queries) -> FloatArray:
         """Score all items: (m, n)."""
         return self.spread(self.top(queries, n := self._store.shape[0]), n)
+
+    def _asked(self, text: str, among: Among) -> Query:
+        within = [self._store.schema.within(among)]
+        return {"query": {"bool": {"must": [self._query(text)], "filter": within}}}

@@ -28,6 +28,7 @@ _PRODUCTS = ("max_inner_product", "innerproduct")
 _VISITED = 100  # vectors that an approximate search compares at least
 _LARGEST = {"double": 1.7e308, "float": 3.4e38, "half_float": 65504.0, "scaled_float": np.inf}
 _LARGEST |= {"byte": 127, "short": 2**15 - 1, "integer": 2**31 - 1, "long": 2**63 - 1}
+_LARGEST["unsigned_long"] = 2**64 - 1
 """The largest number of each type: a server refuses larger ones."""
 
 

@@ -95,6 +95,7 @@ MAY = {
     "files": "the primitives",
     "index.columns": "touch is a check here",
     "cli.output": "the null device",
+    "data.passages": "a tokenizer of the package",
     "crossknn_lab.page": "a file of the package",
     "sample": "files of the package",
     "service.app": "the page of the package",

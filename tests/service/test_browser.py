@@ -1,5 +1,6 @@
 """The page in a real browser: Chromium without a screen, driven by playwright."""
 
+import os
 import re
 import shutil
 from contextlib import contextmanager
@@ -283,3 +284,21 @@ def test_a_service_with_keys_and_one_that_is_gone(browser, index):
     page.keyboard.press("Enter")
     page.locator("#problem", has_text="does not answer").wait_for()
     page.close()
+
+
+def test_a_document_shows_its_best_passage(browser, tmp_path):
+    filler = "شجرة البلوط 🌳 تنمو ببطء. " * 40  # right to left, with characters of two 16-bit units
+    documents = {"oak": filler + "A saw cuts oak well. " + filler, "sea": "The tide rises. " * 80}
+    index = ck.ItemIndex.build(documents, lsa=4, passages=60, overlap=0)
+    words = lambda pairs: [len({*q.split()} & {*t.split()}) - len(t) / 1e5 for q, t in pairs]  # noqa: E731
+    with running({"docs": index}, words, budget=30) as port, opened(browser, port) as page:
+        search(page, "a saw cuts oak")
+        for first in ("#right li button", "#right-dots circle.best"):
+            page.locator(first).first.click()
+            page.wait_for_selector("dialog[open]")
+            assert page.text_content("#item .text") == documents["oak"].strip()
+            assert "saw cuts oak" in page.text_content("#item mark")
+            if picture := os.environ.get("CROSSKNN_PICTURES"):
+                page.screenshot(path=f"{picture}/document.png")
+            page.keyboard.press("Escape")
+        assert page.inner_text("#right .snippet").find("saw cuts oak") >= 0

@@ -171,7 +171,7 @@ MOST_LINES = {
     "src": 25_560,
     "train/src": 3_960,
     "lab": 14_095,
-    "tests": 23_800,
+    "tests": 23_815,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

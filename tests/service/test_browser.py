@@ -298,6 +298,8 @@ def test_a_document_shows_its_best_passage(browser, tmp_path):
             page.wait_for_selector("dialog[open]")
             assert page.text_content("#item .text") == documents["oak"].strip()
             assert "saw cuts oak" in page.text_content("#item mark")
+            direction = "getComputedStyle(document.querySelector('#item .text')).direction"
+            assert page.evaluate(direction) == "rtl"
             if picture := os.environ.get("CROSSKNN_PICTURES"):
                 page.screenshot(path=f"{picture}/document.png")
             page.keyboard.press("Escape")

@@ -171,9 +171,9 @@ function row(side, hit, place) {
   if (there >= 0 && side.place === "right") where.append(` \u00b7 left: ${there + 1}`);
   const button = make("button", { type: "button", class: "hit", "aria-haspopup": "dialog" },
     make("span", { class: "place" }, `${place + 1}`),
-    make("span", { class: "title" }, name(hit)),
+    make("span", { class: "title", dir: "auto" }, name(hit)),
     make("span", { class: "score" }, make("span", { class: "hidden" }, "score "), score(hit.final_score ?? hit.score)),
-    make("span", { class: "snippet" }, snippet(hit)),
+    make("span", { class: "snippet", dir: "auto" }, snippet(hit)),
     where);
   button.addEventListener("click", () => open(side, hit));
   const entry = make("li", {}, button);

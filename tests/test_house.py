@@ -168,7 +168,7 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_560,
+    "src": 25_557,
     "train/src": 3_960,
     "lab": 14_095,
     "tests": 23_815,

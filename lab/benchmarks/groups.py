@@ -138,7 +138,9 @@ def table(work: Path) -> None:
         right = {item.get("query"): of[at] for at, item in enumerate(items)}
         answers = np.array([right.get(query, -1) for query in queries])
         exact = best_of(scores, of)
-        print(f"{corpus.stem}: {len(queries)} queries, {len(items)} items, {of.max() + 1} groups")
+        print(
+            f"{corpus.stem}: {len(queries)} queries, {len(items)} items, {len(np.unique(of))} groups"
+        )
         if (answers >= 0).all():
             print(
                 f"right in ten, all scored: {100 * (exact == answers[:, None]).any(1).mean():.1f}"

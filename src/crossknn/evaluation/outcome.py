@@ -20,10 +20,8 @@ from crossknn.retrievers.base import VectorStore
 from crossknn.search.fusion import Fusion
 from crossknn.search.groups import Groups
 from crossknn.search.loop import Search, drive
+from crossknn.search.searcher import K
 from crossknn.types import NO_ITEM, FloatArray, IntArray, Named, Pairs, Queries, Scale
-
-K = 10
-"""Number of documents that a search looks for in an index of passages."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -204,8 +202,8 @@ def _searched(
     fusion: Fusion | None,
     scored: Callable[[int], None] | None,
 ) -> tuple[Search, Replayed, float]:
-    """Run the search of a batch, of an index of passages for documents; return it, the data it read
-    and the seconds outside scoring."""
+    """Run the search of a batch, of an index of passages for `K` documents; return it, the data it
+    read and the seconds outside scoring."""
     seen, scoring, began = Replayed(batch.index), 0.0, time.perf_counter()
 
     def score(pairs: Pairs) -> FloatArray:

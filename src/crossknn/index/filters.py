@@ -180,8 +180,8 @@ class Fields:
         )
 
     def groups(self, name: str) -> IntArray:
-        """Number the records (n,) by their value of a field: records with the same value have the
-        same number, and a record without a value has a number of its own."""
+        """Return the position (n,) of the first record with the same value of a field as each
+        record, which is its own if it has no value."""
         self._add([name], "group_by")
         column, of, known = self._columns[name], np.full(len(self.records), -1), dict[Any, int]()
         for kind, runs in column.runs.items():
@@ -197,7 +197,8 @@ class Fields:
         if not column.missing[alone].all():
             raise InputError(f"group_by names {name!r}, but there is an object among its values")
         of[alone] = len(known) + np.arange(len(alone))
-        return of
+        _, first, number = np.unique(of, return_index=True, return_inverse=True)
+        return first[number]
 
     def _add(self, names: Iterable[str], who: str = "the filter") -> None:
         new = [name for name in names if name not in self._columns]

@@ -137,8 +137,8 @@ class IndexView:
         return fields.mask(condition)
 
     def groups(self, field: str) -> IntArray:
-        """Return the number (n,) of each item's group: the items with the same value of a field, or
-        with "id" every item alone."""
+        """Return the position (n,) of the first item of each item's group: the items with the same
+        value of a field, or with "id" every item alone."""
         if field == "id":
             return np.arange(self.n)
         records = self.items.extra
@@ -150,10 +150,7 @@ class IndexView:
     def documents(self) -> IntArray | None:
         """Return the position (n,) of the first passage of each passage's document, which stands
         for the document in evaluations; None if the items are not passages."""
-        if self.passages is None:
-            return None
-        _, first, of = np.unique(self.groups(DOCUMENT), return_index=True, return_inverse=True)
-        return first[of]
+        return None if self.passages is None else self.groups(DOCUMENT)
 
     @property
     def answer_ids(self) -> Sequence[str]:

@@ -54,7 +54,7 @@ class Groups:
                 place[row == NO_ITEM] = np.nan  # sorted behind infinity
             order = np.argsort(places, axis=1, kind="stable")
             # A candidate after the last one has a place of more than `width`.
-            last = np.sort(places, axis=1)[:, min(wanted, width) - 1]
+            last = np.take_along_axis(places, order[:, [min(wanted, width) - 1]], axis=1)
             if depth == n or width < depth or (last <= width).all():
                 break
             depth = min(4 * depth, n)

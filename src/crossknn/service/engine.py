@@ -215,9 +215,10 @@ class Engine:
                 body.texts, DEPTH, Budget(deadline=left), method="retrieve", **of
             )
             for entry, hits in zip(answer["results"], first, strict=True):
-                ranks = {hit.group or hit.id: rank for rank, hit in enumerate(hits, 1)}
+                what = "id" if not hits or hits[0].group is None else "group"
+                ranks = {getattr(hit, what): rank for rank, hit in enumerate(hits, 1)}
                 for hit in entry["hits"]:
-                    hit["first_rank"] = ranks.get(hit["group"] or hit["id"])
+                    hit["first_rank"] = ranks.get(hit[what])
         return answer
 
     def rerank(

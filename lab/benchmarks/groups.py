@@ -2,6 +2,7 @@
 
     python lab/benchmarks/groups.py WORK SET --medquad FOLDER --questions FOLDER   # scores all pairs, resumable
     python lab/benchmarks/groups.py WORK                                           # prints the table
+    python lab/benchmarks/groups.py benchmarks/data/python-docs.npz                # the same for stored scores, items by module
 
 SET is medquad (answers by source page), python (members of the standard library by module) or
 man (passages of about 60 words of this machine's manual pages, by page), or squad (sentences by documents of 12, of
@@ -27,15 +28,17 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.evaluation.measures import bootstrap
+from crossknn.index.base import Index
 from crossknn.methods import parse_method
 from crossknn.methods.base import Plan
 from crossknn.search.groups import Groups
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
+from crossknn_lab.stored import StoredMatrix
 
 QUERIES, ITEMS, K, TOKENS = 20, 3_000, 10, 32
 BUDGETS = (20, 50, 100, 200)
-METHODS = ("rerank", "axn", "kriging")
+METHODS = ("rerank", "axn", "kriging(use_anchors=false)")
 Corpus = tuple[list[str], list[dict[str, str]]]
 """Questions, and items with `text` and `group`."""
 
@@ -126,7 +129,7 @@ def collect(work: Path, name: str, folder: Path) -> None:
 
 
 def table(work: Path) -> None:
-    """Print recall of the ten best groups in percent: items grouped afterwards, groups, difference."""
+    """Print the figures of every corpus in a folder."""
     for corpus in sorted(work.glob("*.json")):
         questions, items = json.loads(corpus.read_text())
         paths = [work / f"{corpus.stem}-{q}.npy" for q in range(len(questions))]
@@ -137,25 +140,37 @@ def table(work: Path) -> None:
         of = index.groups("group")
         right = {item.get("query"): of[at] for at, item in enumerate(items)}
         answers = np.array([right.get(query, -1) for query in queries])
-        exact = best_of(scores, of)
+        measure(corpus.stem, index, Queries(queries), scores, of, answers)
+
+
+def stored(path: Path) -> None:
+    """Print the figures of a matrix of scores whose items' ids begin with the names of their groups."""
+    matrix = StoredMatrix.load(path)
+    _, queries, scores = matrix.rows(0, matrix.n_tests)
+    of = np.unique([name.split(".")[0] for name in matrix.item_ids], return_inverse=True)[1]
+    measure(path.stem, matrix, queries, scores.astype(np.float32), of, np.full(len(scores), -1))
+
+
+def measure(
+    name: str, index: Index, queries: Queries, scores: FloatArray, of: IntArray, answers: IntArray
+) -> None:
+    """Print recall of the ten best groups in percent: items grouped afterwards, groups, difference;
+    and the share of queries whose group `answers` (m,) is among the ten, if it is known."""
+    exact, known = best_of(scores, of), bool((answers >= 0).all())
+    shared = lambda ten: f"{100 * (ten == answers[:, None]).any(1).mean():.1f}"  # noqa: E731
+    print(f"{name}: {len(scores)} queries, {len(of)} items, {of.max() + 1} groups")
+    if known:
+        print(f"right in ten, all scored: {shared(exact)}")
+    for method, budget in product(METHODS, BUDGETS):
+        plan = parse_method(method).plan(index, budget, 0)
+        found = [ten(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))]
+        both = [100 * (each[:, :, None] == exact[:, None]).any(1).mean(1) for each in found]
+        gain = bootstrap(both[1] - both[0])
         print(
-            f"{corpus.stem}: {len(queries)} queries, {len(items)} items, {len(np.unique(of))} groups"
+            f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | "
+            f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) | "
+            + " | ".join(shared(each) for each in found if known)
         )
-        if (answers >= 0).all():
-            print(
-                f"right in ten, all scored: {100 * (exact == answers[:, None]).any(1).mean():.1f}"
-            )
-        for method, budget in product(METHODS, BUDGETS):
-            plan = parse_method(method).plan(index, budget, 0)
-            found = [ten(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))]
-            both = [100 * (each[:, :, None] == exact[:, None]).any(1).mean(1) for each in found]
-            gain = bootstrap(both[1] - both[0])
-            shares = [100 * (each == answers[:, None]).any(1).mean() for each in found]
-            print(
-                f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | "
-                f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) | "
-                + " | ".join(f"{share:.1f}" for share in shares if (answers >= 0).all())
-            )
 
 
 def best_of(scores: FloatArray, of: IntArray) -> IntArray:
@@ -167,10 +182,10 @@ def best_of(scores: FloatArray, of: IntArray) -> IntArray:
 
 
 def ten(
-    plan: Plan, queries: list[str], scores: FloatArray, of: IntArray, groups: Groups | None
+    plan: Plan, queries: Queries, scores: FloatArray, of: IntArray, groups: Groups | None
 ) -> IntArray:
     """Return the ten groups (m, 10) that a search finds."""
-    search = simulate(plan, Queries(queries), scores, groups)
+    search = simulate(plan, queries, scores, groups)
     return Groups(of, K).named(Groups(of, K).best(search.best(search.budget))[0].items)
 
 
@@ -182,7 +197,7 @@ def main() -> None:
     parser.add_argument("--questions", type=Path)
     args = parser.parse_args()
     if args.set is None:
-        table(args.work)
+        (stored if args.work.suffix == ".npz" else table)(args.work)
     else:
         collect(args.work, args.set, args.medquad if args.set == "medquad" else args.questions)
 

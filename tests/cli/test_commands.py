@@ -568,6 +568,23 @@ def test_try_takes_queries_and_judgements_of_yours(folder, endpoint, capsys):
     assert "relevant item in the index, and got 0" in capsys.readouterr().err
 
 
+def test_try_cuts_long_documents_and_judges_whole_ones(folder, endpoint, capsys):
+    parts = lambda d: (f"Part {p} of it is {TOPICS[(d + p) % 5]} of {d}." for p in range(40))  # noqa: E731
+    jsonl(folder / "long.jsonl", ({"id": f"d{d}", "text": "\n".join(parts(d))} for d in range(30)))
+    jsonl(folder / "q.jsonl", ({"id": f"q{d}", "text": f"part 39 of {d}"} for d in range(6)))
+    Path("qrels.tsv").write_text("".join(f"q{d}\t0\td{d}\t1\n" for d in range(6)))
+    given = ("--queries", "q.jsonl", "--qrels", "qrels.tsv", "--budget", "14", *TRY[2:6])
+    assert run(["try", "long.jsonl", *given, *endpoint[0], "--passages", "40"]) == 0
+    out, said = capsys.readouterr()
+    n = ck.ItemIndex.load("crossknn-try/index").n
+    assert n > 120
+    assert "30 items, 6 queries; the cross-encoder scores" in said
+    assert f"all items for 5 queries are {5 * n:,} pairs" in said
+    assert "diagnosis, nDCG@10 of 6 judged queries" in out
+    assert run(["try", "long.jsonl", *given, *endpoint[0], "--out", "whole"]) == 0
+    assert "cut them into passages with --passages 200" in capsys.readouterr().err
+
+
 def test_items_come_and_go(command, build, folder, capsys):
     build("--lsa", "8")
     new = [{"id": "d1", "text": "walruses on files"}, {"id": "w", "text": "about a walrus"}]

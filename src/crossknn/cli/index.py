@@ -51,10 +51,6 @@ Tokenizer = Annotated[
         "searches need in the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
-Passages = Annotated[
-    int | None,
-    Option(min=1, help="Cut long documents into passages of at most so many tokens, such as 200."),
-]
 Overlap = Annotated[
     int | None, Option(min=0, help="Tokens that neighbouring passages share; by default a fifth.")
 ]
@@ -83,7 +79,7 @@ def build(
     template: Annotated[
         str, Option(help="Template that makes the text of an item from its fields.")
     ] = "{title}\\n{text}",
-    passages: Passages = None,
+    passages: o.Passages = None,
     overlap: Overlap = None,
     scorer: OfScorer = None,
     fields: o.FieldOptions,
@@ -117,7 +113,7 @@ def build(
     _add_nearest(index, nearest)
     _answer(index, folder, json, began)
     if passages is None:
-        _note_long(index)
+        note_long(index)
     note(f'next: crossknn search {folder} "your query"')
 
 
@@ -302,7 +298,7 @@ def _add_nearest(index: ItemIndex, wanted: bool) -> None:
                 add_points(index, report)
 
 
-def _note_long(index: ItemIndex) -> None:
+def note_long(index: ItemIndex) -> None:
     """Say how many items the bundled cross-encoder would not read to the end."""
     reading = reading_of()
     longer, is_exact = count_longer(index.items.texts, reading.room)

@@ -49,6 +49,10 @@ def duration(text: str) -> float:
 Folder = Annotated[
     Path, Argument(metavar="INDEX", help="Index folder, made by `crossknn index build`.")
 ]
+Passages = Annotated[
+    int | None,
+    Option(min=1, help="Cut long documents into passages of at most so many tokens, such as 200."),
+]
 Store = Annotated[
     Path | None, Option(help="File of exact scores that indexes share; else each has its own.")
 ]

@@ -13,9 +13,12 @@ from rich.text import Text
 from typer import Argument, Option
 
 from crossknn.cli import options as o
+from crossknn.cli.index import note_long
 from crossknn.cli.output import err, note, out, print_json, progress, say, show_table
+from crossknn.data.passages import cut
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, counted
+from crossknn.index.building import cutting_of
 from crossknn.index.item_index import ItemIndex
 from crossknn.scorers.base import Scorer
 from crossknn.scores.collect import Limits, exact_scores
@@ -38,6 +41,8 @@ EPILOG = (
     + o.RERANKERS
 )
 DEMO = o.examples("crossknn demo", "crossknn demo --budget 100")
+SAMPLE = 200
+"""Number of documents that are cut to estimate how many passages there are."""
 _UNJUDGED = (
     "Only judgements (--qrels) can tell whether the retriever or the cross-encoder is right where "
     "they differ, and so whether reranking or searching helps."
@@ -66,6 +71,7 @@ class TrialOptions:
     ] = 10.0
     measure: Annotated[str, Option(help="Measure of the verdict, with judgements.")] = "nDCG@10"
     encoder: Annotated[str, Option(help="Dual encoder: a folder, a hub name or none.")] = "bundled"
+    passages: o.Passages = None
     folder: Annotated[Path, Option("--out", help="Folder for the index and the scores.")] = Path(
         "crossknn-try"
     )
@@ -103,7 +109,15 @@ def command(
     with progress("encoding", "items") as report:  # an earlier trial's vectors and scores are kept
         encoder = None if options.encoder == "none" else options.encoder
         saved = options.folder / "index"
-        index = ItemIndex.build(data.items, encoder=encoder, folder=saved, progress=report)
+        index = ItemIndex.build(
+            data.items,
+            encoder=encoder,
+            passages=options.passages,
+            folder=saved,
+            progress=report,
+        )
+    if options.passages is None:
+        note_long(index)
     stored = StoredScorer(exact, o.open_store(exact, index, None))
     until = time.monotonic() + 60 * options.minutes
     scores = _score(index, data.queries.take(range(plan.queries)), stored, until)
@@ -119,7 +133,7 @@ def command(
             made_up=data.made_up,
             progress=report,
         )
-    task = judged.first(len(scores)).task(options.measure)
+    task = judged.first(len(scores)).task(options.measure, index.answer_ids)
     splits = _splits(others, stored, trial, scores, task) if others else None
     show(trial, json, splits)
     if json:
@@ -148,7 +162,10 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
     """Measure the models, and choose sizes that fit into the minutes."""
     from crossknn.trial import data as planning
 
-    texts = data.items.texts
+    items, cutting = data.items, cutting_of(options.passages, None, None, None)
+    some = items.take(range(0, len(items), len(items) // SAMPLE + 1))
+    read = items if cutting is None else cut(some, cutting)
+    texts, each = read.texts, len(read) / len(items if cutting is None else some)
     with err.status("measuring the models"):
         speed, per_text = planning.pairs_per_second(scorer, texts), 0.0
         if options.encoder != "none":
@@ -161,6 +178,7 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
         judged=max(data.n_judged, min(len(data.queries), options.n_queries)),
         n_queries=options.n_queries,
         budget=options.budget,
+        texts_per_item=each,
     )
 
 
@@ -169,12 +187,11 @@ def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     verdict = ""
     if plan.verdict_pairs:
         verdict = f"; then at most {plan.verdict_pairs:,} for the verdict on {plan.judged} queries"
-    pairs = plan.queries * plan.items
     note(
         f"{len(data.items):,} items, {counted(len(data.queries), 'query')}{data.origin}{fitting}; "
         f"the cross-encoder scores {plan.pairs_per_second:,.0f} pairs a second here: all items "
-        f"for {counted(plan.queries, 'query')} are {pairs:,} pairs{verdict}; {plan.minutes:.1f} "
-        "minutes, or less where scores are kept from before"
+        f"for {counted(plan.queries, 'query')} are {plan.pairs:,} pairs{verdict}; "
+        f"{plan.minutes:.1f} minutes, or less where scores are kept from before"
     )
 
 

@@ -71,11 +71,12 @@ class TrialData:
         qrels = self.qrels and {q: self.qrels[q] for q in queries.ids if q in self.qrels}
         return replace(self, queries=queries, qrels=qrels)
 
-    def task(self, measure: str) -> TaskMeasures | None:
-        """Return the measure for these queries; None without judgements."""
+    def task(self, measure: str, ids: Sequence[str] | None = None) -> TaskMeasures | None:
+        """Return the measure for these queries, of answers whose ids are by default the items';
+        None without judgements."""
         if self.qrels is None:
             return None
-        judgements = Judgements.from_qrels(self.qrels, self.queries, self.items.ids)
+        judgements = Judgements.from_qrels(self.qrels, self.queries, ids or self.items.ids)
         return TaskMeasures(judgements, [measure])
 
     def check(self, measure: str) -> list[str]:
@@ -182,11 +183,13 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 
 @dataclass(frozen=True, kw_only=True)
 class Plan:
-    """The size of a trial: `queries` are scored against all `items`, and `judged` queries count in
-    the verdict, which is made at half, once and twice the requested budget. `complete` says whether
-    all requested items and queries fit into the time."""
+    """The size of a trial: `queries` are scored against all `items`, about `pairs` pairs (more than
+    one per item if items are cut into passages), and `judged` queries count in the verdict, which
+    is made at half, once and twice the requested budget. `complete` says whether all requested
+    items and queries fit into the time."""
 
     items: int
+    pairs: int
     queries: int
     judged: int
     budgets: list[int]
@@ -210,36 +213,40 @@ class Plan:
         judged: int,
         n_queries: int,
         budget: int,
+        texts_per_item: float = 1.0,
     ) -> Plan:
         """Choose as many items, and then as many of `n_queries`, as fit into the time. If the
         verdict uses more queries than that, half of the time is kept for the verdict."""
+        speed, seconds_per_text = pairs_per_second, seconds_per_text * texts_per_item
         fewest = min(ENOUGH, judged, n_queries)
         whole = 60 * minutes
         for_exact = whole * (0.5 if judged > n_queries else 1.0)
-        seconds_per_item = seconds_per_text + fewest / pairs_per_second
+        seconds_per_item = seconds_per_text + fewest * texts_per_item / speed
         fitting = min(items, int(for_exact / seconds_per_item))
         needed_items = min(items, max(FEWEST_ITEMS, 2 * budget))
         if fitting < needed_items:
             needed = needed_items * seconds_per_item * whole / for_exact
             enough = f"{math.ceil(needed / 6) / 10:g}"
             raise InputError(
-                f"{minutes:g} minutes are too few: with {pairs_per_second:,.3g} pairs a second, "
+                f"{minutes:g} minutes are too few: with {speed:,.3g} pairs a second, "
                 f"{fewest} queries with {needed_items} items take {enough} minutes; give --minutes "
                 f"{enough}"
             )
         encoding = fitting * seconds_per_text
-        affordable = int(pairs_per_second * (for_exact - encoding) / fitting)
+        texts = round(fitting * texts_per_item)
+        affordable = int(speed * (for_exact - encoding) / texts)
         queries = min(judged, n_queries, affordable)
-        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= fitting})
-        left = pairs_per_second * (whole - encoding) - queries * fitting
+        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= texts})
+        left = speed * (whole - encoding) - queries * texts
         in_verdict = min(judged, queries + int(left / (2 * sum(budgets))))
-        pairs = queries * fitting + 2 * sum(budgets) * (in_verdict - queries)
+        pairs = queries * texts + 2 * sum(budgets) * (in_verdict - queries)
         return cls(
             items=fitting,
+            pairs=queries * texts,
             queries=queries,
             judged=in_verdict,
             budgets=budgets,
-            pairs_per_second=pairs_per_second,
-            minutes=(encoding + pairs / pairs_per_second) / 60,
+            pairs_per_second=speed,
+            minutes=(encoding + pairs / speed) / 60,
             complete=(fitting, in_verdict) == (items, judged),
         )

@@ -178,6 +178,8 @@ class Trial:
             answer, text = self.items[q], self.queries.texts[q]
             place = int(np.flatnonzero(np.isin(answer, self.relevant[q]))[0])
             order = retriever.top(Queries([text]), self.index.n).items[0]
+            if (documents := self.index.documents) is not None:
+                order = np.where(order == NO_ITEM, NO_ITEM, documents[order])
             listed = np.flatnonzero(order == answer[place])
             rank = int(listed[0]) if len(listed) else int((order != NO_ITEM).sum())
             shown = ": ".join(items.texts[answer[place]].splitlines())

@@ -168,10 +168,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_557,
+    "src": 25_585,
     "train/src": 3_960,
-    "lab": 14_095,
-    "tests": 23_815,
+    "lab": 14_430,
+    "tests": 23_840,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

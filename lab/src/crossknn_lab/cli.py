@@ -14,7 +14,7 @@ import typer
 from crossknn.cli import options as o
 from crossknn.cli.app import run as run_app
 from crossknn.cli.options import AsJson, Neighbours, Seed, check_path, neighbours, numbers
-from crossknn.cli.output import answer, err, note, print_json, progress, say
+from crossknn.cli.output import answer, err, note, print_json, progress, say, show_table
 from crossknn.errors import TRAIN, InputError, needs_extra
 from crossknn_lab.stored import StoredMatrix
 
@@ -266,6 +266,36 @@ def _reproduce(
         f"{spent.kept} kept from before, {time.perf_counter() - began:.0f} s"
     )
     return int(bool(spent.failed))
+
+
+@app.command("public")
+def _public(
+    data: Annotated[
+        str, typer.Option("--set", help="A name in ir_datasets (beir/nfcorpus), or a data folder.")
+    ],
+    scorer: Annotated[str, typer.Option(help="Cross-encoder: a hub name or a folder.")],
+    retriever: Annotated[str, typer.Option(help="Dual encoder: a hub name or a folder.")],
+    folder: Annotated[Path, typer.Option("--out", help="A folder for the scores and the page.")],
+    budgets: Annotated[str, typer.Option(help="Calls per query.")] = "20,50,100,200",
+    measure: Annotated[str, typer.Option(help="The measure, of judged queries.")] = "nDCG@10",
+    queries: Annotated[
+        int | None, typer.Option(min=1, help="Use the first so many judged queries only.")
+    ] = None,
+    gpu: Annotated[bool, typer.Option("--gpu", help="Use a GPU, in bfloat16.")] = False,
+) -> None:
+    """Compare search with reranking on a public data set: one table and one picture.
+
+    Nothing is scored twice: run the same command again after an interruption, or with more budgets.
+    """
+    from crossknn_lab.public import PublicRun
+
+    check_path("--out", folder, folder=True)
+    costs = numbers(budgets, "budgets")
+    run = PublicRun(
+        data=data, scorer=scorer, retriever=retriever, budgets=costs, measure=measure, gpu=gpu
+    )
+    show_table(run.table(run.run(folder, queries, progress)))
+    note(f"{folder / 'page.md'}, {folder / 'index.html'}, {folder / 'results.json'}")
 
 
 def _processes(workers: int | None) -> int:

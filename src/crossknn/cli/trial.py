@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import numpy as np
 from rich.text import Text
@@ -15,6 +15,7 @@ from typer import Argument, Option
 from crossknn.cli import options as o
 from crossknn.cli.index import note_long
 from crossknn.cli.output import err, note, out, print_json, progress, say, show_table
+from crossknn.data.items import Items
 from crossknn.data.passages import cut
 from crossknn.data.queries import QuerySet
 from crossknn.errors import InputError, counted
@@ -106,18 +107,7 @@ def command(
         note(sentence)
     data = data.first(plan.judged) if plan.judged < data.n_judged else data
     _say_cost(plan, data, options.minutes)
-    with progress("encoding", "items") as report:  # an earlier trial's vectors and scores are kept
-        encoder = None if options.encoder == "none" else options.encoder
-        saved = options.folder / "index"
-        index = ItemIndex.build(
-            data.items,
-            encoder=encoder,
-            passages=options.passages,
-            folder=saved,
-            progress=report,
-        )
-    if options.passages is None:
-        note_long(index)
+    index = _built(data.items, options)
     stored = StoredScorer(exact, o.open_store(exact, index, None))
     until = time.monotonic() + 60 * options.minutes
     scores = _score(index, data.queries.take(range(plan.queries)), stored, until)
@@ -143,6 +133,7 @@ def command(
         say(_UNJUDGED)
     else:
         show_diagnosis(trial.diagnosis)
+    saved = options.folder / "index"
     note(f"next: crossknn compare {saved} --queries FILE --qrels FILE, which reuses these scores")
 
 
@@ -156,6 +147,17 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions) -> TrialDa
         )
     place, given = (items, None) if queries is None else (queries, o.source(queries))
     return read_trial(read, place, given, options.qrels, options.n_queries)
+
+
+def _built(items: Items, options: TrialOptions) -> ItemIndex:
+    """Build the index; an earlier trial's vectors and scores in its folder are kept."""
+    encoder, folder = None if options.encoder == "none" else options.encoder, options.folder
+    given: dict[str, Any] = {"encoder": encoder, "passages": options.passages}
+    with progress("encoding", "items") as report:
+        index = ItemIndex.build(items, folder=folder / "index", progress=report, **given)
+    if options.passages is None:
+        note_long(index)
+    return index
 
 
 def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:

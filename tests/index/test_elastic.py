@@ -216,6 +216,9 @@ def test_documents_that_come_and_go(caplog):
     exact = ck.ElasticStore(client, "docs", exact=True)  # scripts need vectors
     assert exact.top(FEW[:1], 5).items.tolist() == [[0, 2, 3, 4, 1]]
     assert (store.words().top(Queries(["vector"]), 3).items == NO_ITEM).all()
+    bare = ck.ElasticStore(played("opensearch", FEW, [{"at": 1}] * 5, range(5))[1], "docs")
+    with pytest.raises(InputError, match="no field of the type text: name fields to search"):
+        bare.words()
     index.put("3", {"body": "a text"})
     with pytest.raises(InputError, match=r"document '3' of .* has no vector: give it one"):
         store.vectors(np.array([3]))

@@ -17,7 +17,6 @@ from crossknn.retrievers.base import Ranked
 from crossknn.types import BoolArray, Candidates, FloatArray, IntArray, Queries
 
 _AT_ONCE = 50  # searches in one request
-_ERRORS = ("ApiError", "TransportError", "OpenSearchException")
 
 
 class ElasticStore(DatabaseStore):
@@ -43,7 +42,8 @@ class ElasticStore(DatabaseStore):
         if not package or hasattr(client, "__aenter__"):
             raise InputError(f"the client is {client!r:.80}: give an Elasticsearch or OpenSearch")
         module, helpers = map(import_module, (package, f"{package}.helpers"))
-        held = [getattr(module, name) for name in _ERRORS if hasattr(module, name)]
+        names = "ApiError", "TransportError", "OpenSearchException"
+        held = [getattr(module, name) for name in names if hasattr(module, name)]
         self.errors = OSError, helpers.ScanError, *held
         product = "Elasticsearch" if package == "elasticsearch" else "OpenSearch"
         self.name = f"the {product} index {index!r}"
@@ -68,6 +68,8 @@ class ElasticStore(DatabaseStore):
         """
         kinds = self.schema.fields.items()
         among = {"fields": [*fields] or [name for name, kind in kinds if kind["type"] == "text"]}
+        if not (query or among["fields"]):
+            raise InputError(f"{self.name} has no field of the type text: name fields to search")
         return ElasticWords(self, query or (lambda text: {"multi_match": {"query": text, **among}}))
 
     def hits(self, searches: Sequence[Query], count: int) -> list[Sequence[Any]]:
@@ -119,7 +121,7 @@ class ElasticWords(Ranked):
     """Ranks items by the scores of queries to their index (BM25 for words), 0 without a match."""
 
     def __init__(self, store: ElasticStore, query: Callable[[str], Query]) -> None:
-        self._store, self._query = store, query
+        self._store, self._query, self.n = store, query, store.shape[0]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`."""
@@ -140,10 +142,6 @@ class ElasticWords(Ranked):
         by_id = [{hit["_id"]: hit["_score"] for hit in hits} for hits in answers]
         rows = [[of.get(key, 0) for key in row] for of, row in zip(by_id, ids, strict=True)]
         return np.array(rows, np.float32).reshape(items.shape)
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """Score all items: (m, n)."""
-        return self.spread(self.top(queries, n := self._store.shape[0]), n)
 
     def _asked(self, text: str, among: Among) -> Query:
         within = [self._store.schema.within(among)]

@@ -237,7 +237,13 @@ def fixed_order(order: IntArray, n: int) -> ItemPriors:
 
 
 class Ranked(AllScores):
-    """A retriever whose scores are derived from its ranking."""
+    """A retriever of `n` items whose scores are derived from its ranking."""
+
+    n: int
+
+    def of_all(self, queries: Queries) -> FloatArray:
+        """Score all items: (m, n)."""
+        return self.spread(self.top(queries, self.n), self.n)
 
     def scores(self, queries: Queries, items: IntArray | None = None) -> FloatArray:
         """Score given items (m, c) by the first 10,000 ranked items, or all items (m, n)."""
@@ -292,10 +298,6 @@ class CandidateLists(Ranked):
             kept = slice(None) if allowed is None else allowed[items]
             rows.append((items[kept][:count], listed[kept][:count]))
         return Candidates.from_rows(rows)
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        """Score all items: (m, n)."""
-        return self.spread(self.top(queries, self.n), self.n)
 
 
 def _row(text: str, ranked: RankedIds, position: Mapping[str, int]) -> tuple[IntArray, FloatArray]:

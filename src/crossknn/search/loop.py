@@ -372,10 +372,6 @@ class SearchRetriever(Ranked):
         both = zip(ranking.items, ranking.scores, kept, strict=True)
         return Candidates.from_rows([(i[k][:count], s[k][:count]) for i, s, k in both])
 
-    def of_all(self, queries: Queries) -> FloatArray:
-        """Score all items: (m, n)."""
-        return self.spread(self.searched(queries), self.n)
-
     def searched(self, queries: Queries) -> Candidates:
         """Search for the queries, unless that has been done, and return the ranking."""
         key, found = tuple(queries.texts), self._found

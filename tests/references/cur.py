@@ -32,7 +32,7 @@ def approximate(
 def encoder_zero(problem: Problem) -> float:
     """The exact score at which the dual encoder's product would be 0, to be used as `center`.
 
-    docs/explanation/methods.md, "Rules that all of them follow": "mean(A) - mean(D) std(A) / std(D) of the
+    docs/explanation/methods.md, "Centring in CUR": "mean(A) - mean(D) std(A) / std(D) of the
     anchors' exact scores A and products D".
     """
     A, D = problem.anchor_scores, problem.anchor_queries @ problem.items.T

@@ -69,7 +69,7 @@ def axn(
 def ridge_scores(problem: Problem, batches: Sequence[Batch], ridge: float) -> FloatArray:
     """(n,) offset + gain (u0 . v_i) + u . v_i, fitted to all scores so far.
 
-    docs/explanation/methods.md, "AXN's fit, and ours": the sum of squared errors plus ridge |u|^2 is minimised
+    docs/explanation/axn.md, "AXN, and our fit": the sum of squared errors plus ridge |u|^2 is minimised
     over offset, gain and u, as an ordinary least-squares problem with d more rows.
     """
     V = problem.items

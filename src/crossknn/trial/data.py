@@ -183,21 +183,16 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 @dataclass(frozen=True, kw_only=True)
 class Plan:
     """The size of a trial: `queries` are scored against all `items`, and `judged` queries count in
-    the verdict, which is made at half, once and twice the requested budget. `complete` says whether
-    all requested items and queries fit into the time."""
+    the verdict, which alone needs at most `verdict_pairs`. `complete` says whether all requested
+    items and queries fit into the time."""
 
     items: int
     queries: int
     judged: int
-    budgets: list[int]
+    verdict_pairs: int
     pairs_per_second: float
     minutes: float
     complete: bool
-
-    @property
-    def verdict_pairs(self) -> int:
-        """Return the maximum number of pairs scored only for the verdict, over all budgets."""
-        return 2 * sum(self.budgets) * (self.judged - self.queries)
 
     @classmethod
     def within(
@@ -230,15 +225,14 @@ class Plan:
         encoding = fitting * seconds_per_text
         affordable = int(pairs_per_second * (for_exact - encoding) / fitting)
         queries = min(judged, n_queries, affordable)
-        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= fitting})
         left = pairs_per_second * (whole - encoding) - queries * fitting
-        in_verdict = min(judged, queries + int(left / (2 * sum(budgets))))
-        pairs = queries * fitting + 2 * sum(budgets) * (in_verdict - queries)
+        in_verdict = min(judged, queries + int(left / (2 * budget)))
+        pairs = queries * fitting + (verdict_pairs := 2 * budget * (in_verdict - queries))
         return cls(
             items=fitting,
             queries=queries,
             judged=in_verdict,
-            budgets=budgets,
+            verdict_pairs=verdict_pairs,
             pairs_per_second=pairs_per_second,
             minutes=(encoding + pairs / pairs_per_second) / 60,
             complete=(fitting, in_verdict) == (items, judged),

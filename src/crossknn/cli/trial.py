@@ -59,9 +59,7 @@ class TrialOptions:
     ] = 10.0
     measure: Annotated[str, Option(help="Measure of the verdict, with judgements.")] = "nDCG@10"
     encoder: Annotated[str, Option(help="Dual encoder: a folder, a hub name or none.")] = "bundled"
-    folder: Annotated[Path, Option("--out", help="Folder for the index and the scores.")] = Path(
-        "crossknn-try"
-    )
+    folder: Annotated[Path, Option("--out", help="For index and scores.")] = Path("crossknn-try")
 
 
 @o.grouped
@@ -117,6 +115,8 @@ def command(
     if json:
         return
     say("")
+    if trial.made_up:
+        say("These queries are made from your items, and easier than real ones.")
     if trial.diagnosis is None:
         say(_UNJUDGED)
     else:

@@ -57,8 +57,8 @@ class Verdict:
     """The recommended way to answer and its budget per query, with the gain over the way `than`,
     all tested claims, and the recommendation in sentences.
 
-    If the decision is `keep` or `undecided`, the way is the retriever, which makes no calls, and
-    the budget is the one at which another way is best.
+    If neither reranking nor the search is recommended, `way` is the retriever, which makes no
+    calls, and `budget` the one with the highest gain over it.
     """
 
     decision: Decision
@@ -203,4 +203,5 @@ def doubt(difference: Comparison) -> str:
     few = difference.n < (fewest := fewest_queries())
     why = f"fewer than {fewest} queries" if few else f"p = {difference.p_value:.2g}"
     within = difference.low <= 0 <= difference.high
-    return "" if difference.sign else " (unclear)" if within else f" (unclear: {why})"
+    clear = difference.sign or difference.low == difference.high == 0  # or no query differs
+    return "" if clear else " (unclear)" if within else f" (unclear: {why})"

@@ -36,12 +36,13 @@ def test_figures_by_their_definitions(world):
         assert found.trust[budget].difference == pytest.approx(trust)
     assert found.queries == 69
     shown = str(found).splitlines()
-    assert shown[0].split() == ["calls", "retriever", "rerank", "search", "reach", "trust"]
-    assert f"{found.reach[15].mean:.0%}" in shown[1]
-    assert shown[-1] == found.sentence
+    assert shown[0] == found.sentence
+    assert shown[1].split() == ["calls", "retriever", "rerank", "search", "reach"]
+    assert f"{found.reach[15].mean:.0%}" in shown[2]
+    assert shown[-1].split()[:5] == ["30", "rerank", "-", "retriever", f"{trust:+.3f}"]
     said = json.loads(json.dumps(found.as_dict(), allow_nan=False))
     assert said["sentence"].startswith(said["verdict"]["sentence"])
-    assert set(said["verdict"]) == {"way", "budget", "than", "gain", "sentence"}
+    assert set(said["verdict"]) == {"decision", "way", "budget", "than", "gain", "sentence"}
 
 
 def test_fused_ways_are_those_of_a_fused_search(world):
@@ -71,7 +72,7 @@ def test_a_fusion_of_another_cross_encoder_is_not_read(world):
     index.put_artifact("fusion", fitted | {"fingerprint": "another"}, {})
     found = ck.diagnose(index, MatrixScorer(scores), queries, qrels, budgets=[80], method=METHOD)
     assert not any(way.fused for way in found.values[80])
-    assert found.sentence.endswith("searching can find no more relevant items.")  # of 80 items
+    assert found.sentence.endswith("searching can find no more of them.")  # of 80 items
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,12 @@ class CompareOptions:
     """Queries, methods, budgets and measures of the comparison."""
 
     queries: Annotated[Path, Option(help="File of queries, BEIR folder, or - for standard input.")]
-    qrels: Annotated[Path | None, Option(help="Judgements, for measures and the diagnosis.")] = None
-    budgets: Annotated[str, Option(help="Numbers of pairs per query, separated by commas.")] = (
-        "50,100,200"
-    )
+    qrels: Annotated[Path | None, Option(help="Judgements, for measures and the verdict.")] = None
+    budgets: Annotated[str, Option(help="Pairs to score per query, such as 20,50.")] = "50,100,200"
     methods: Annotated[str, Option(help="Methods to compare, separated by commas.")] = METHODS
     k: o.Neighbours = None
     measures: Annotated[
-        str | None, Option(help="Measures of ir-measures; the diagnosis uses the first (nDCG@10).")
+        str | None, Option(help="Measures of ir-measures; the verdict uses the first (nDCG@10).")
     ] = None
     no_exact: Annotated[
         bool, Option("--no-exact", help="Skip exact search, and report only --measures.")
@@ -96,11 +94,9 @@ def command(
     Exact search scores every item for every query once. The scores are stored in the index, or in
     --store: run the same command again to resume after an interruption.
 
-    Reranking and the first-stage retriever alone are always compared. With
-    several --scorer, the last one is compared alone and after a search with the
-    cheaper ones, which score ten pairs for one of the last. With
-    --qrels, a diagnosis at the end recommends keeping the retriever, reranking
-    or searching deeper.
+    Reranking and the first stage alone are always compared. With several --scorer, the last one is
+    compared alone and after a search with the cheaper ones, which score ten pairs for one of the
+    last. With --qrels, a verdict at the end says whether to search, rerank or keep the first stage.
     """
     from crossknn.evaluation.compare import Evaluation, query_batches, table_of
 
@@ -216,7 +212,7 @@ def _diagnose(
     fusion: Fusion | None,
     json: bool,
 ) -> None:
-    """Diagnose the last method that searches, or else the default; print why if that fails."""
+    """Print a verdict on the last method that searches (or the default), or why there is none."""
     from crossknn.evaluation.diagnosis import check_enough, diagnosis_of, search_ways
 
     if evaluation.task is None:
@@ -229,11 +225,11 @@ def _diagnose(
         check_enough(evaluation.task.judgements)
         if not small:
             raise InputError(f"every budget exceeds {n}, the number of items")
-        with progress("diagnosis", "pairs") as report:
+        with progress("verdict", "pairs") as report:
             ways = search_ways(evaluation, method, small, fusion, report)
         diagnosis = diagnosis_of(evaluation, method, ways)
     except InputError as error:
-        note(f"no diagnosis: {error}")
+        note(f"no verdict: {error}")
         return
     if json:
         print_json({"diagnosis": diagnosis.as_dict()})

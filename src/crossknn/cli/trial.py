@@ -44,10 +44,7 @@ EPILOG = (
 DEMO = o.examples("crossknn demo", "crossknn demo --budget 100")
 SAMPLE = 200
 """Number of documents that are cut to estimate how many passages there are."""
-_UNJUDGED = (
-    "Only judgements (--qrels) can tell whether the retriever or the cross-encoder is right where "
-    "they differ, and so whether reranking or searching helps."
-)
+_UNJUDGED = "No verdict: only judged queries (--qrels) show whether the answers get better."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,12 +57,8 @@ class TrialOptions:
     qrels: Annotated[
         Path | None, Option(help="Judgements: item ids by query id; else those of the BEIR folder.")
     ] = None
-    budget: Annotated[
-        int, Option(min=1, help="Cross-encoder calls per query; half and twice as many, too.")
-    ] = 50
-    n_queries: Annotated[
-        int, Option(min=5, help="Number of queries to score against every item.")
-    ] = 20
+    budget: Annotated[int, Option(min=1, help="Cross-encoder calls per query.")] = 50
+    n_queries: Annotated[int, Option(min=5, help="Queries to score against every item.")] = 20
     max_items: Annotated[int, Option(min=100, help="Use a sample of this many items.")] = 10_000
     minutes: Annotated[
         float, Option(min=0.1, help="Use as many items and queries as fit into this time.")
@@ -73,9 +66,7 @@ class TrialOptions:
     measure: Annotated[str, Option(help="Measure of the verdict, with judgements.")] = "nDCG@10"
     encoder: Annotated[str, Option(help="Dual encoder: a folder, a hub name or none.")] = "bundled"
     passages: o.Passages = None
-    folder: Annotated[Path, Option("--out", help="Folder for the index and the scores.")] = Path(
-        "crossknn-try"
-    )
+    folder: Annotated[Path, Option("--out", help="For index and scores.")] = Path("crossknn-try")
 
 
 @o.grouped
@@ -89,7 +80,7 @@ def command(
     scorer: o.ScorerOptions,
     json: o.AsJson = False,
 ) -> None:
-    """Test on your own texts whether searching with your cross-encoder pays, and at which budget.
+    """Test on your own texts whether searching with your cross-encoder pays, at --budget calls.
 
     The command first says what it will cost. Then it encodes a sample of the items and scores some
     queries against the whole sample, to measure what reranking misses. With judgements, a verdict
@@ -118,7 +109,6 @@ def command(
             *(index, judged.queries, scores, judged.qrels),
             scorer=stored,
             budget=options.budget,
-            budgets=plan.budgets,
             measure=options.measure,
             made_up=data.made_up,
             progress=report,
@@ -129,6 +119,8 @@ def command(
     if json:
         return
     say("")
+    if trial.made_up:
+        say("These queries are made from your items, and easier than real ones.")
     if trial.diagnosis is None:
         say(_UNJUDGED)
     else:
@@ -142,9 +134,7 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions) -> TrialDa
 
     read, queries = fields.read(items), options.queries
     if options.budget // 2 > (n := min(len(read), options.max_items)):
-        raise InputError(
-            f"--budget is {options.budget}, but there are only {n} items: give {n} or less"
-        )
+        raise InputError(f"give a --budget of {n} or less: there are only {n} items")
     place, given = (items, None) if queries is None else (queries, o.source(queries))
     return read_trial(read, place, given, options.qrels, options.n_queries)
 
@@ -186,9 +176,8 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
 
 def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     fitting = "" if plan.complete else f"; as many as fit into {minutes:g} minutes"
-    verdict = ""
-    if plan.verdict_pairs:
-        verdict = f"; then at most {plan.verdict_pairs:,} for the verdict on {plan.judged} queries"
+    verdict = f"; then at most {plan.verdict_pairs:,} for the verdict on {plan.judged} queries"
+    verdict = verdict if plan.verdict_pairs else ""
     note(
         f"{len(data.items):,} items, {counted(len(data.queries), 'query')}{data.origin}{fitting}; "
         f"the cross-encoder scores {plan.pairs_per_second:,.0f} pairs a second here: all items "
@@ -213,10 +202,8 @@ def _score(index: ItemIndex, queries: QuerySet, stored: StoredScorer, until: flo
             def of_all(done: int, _: int, q: int = q) -> None:
                 report(q * n + done, m * n)
 
-            texts = [text], index.items.texts
-            rows += [
-                *exact_scores(stored.store, stored.scorer, *texts, limits=limits, progress=of_all)
-            ]
+            given = stored.store, stored.scorer, [text], index.items.texts
+            rows += [*exact_scores(*given, limits=limits, progress=of_all)]
     return np.stack(rows)
 
 
@@ -257,14 +244,11 @@ def show(trial: Trial, json: bool, splits: Table | None = None) -> None:
 
 
 def show_diagnosis(diagnosis: Diagnosis) -> None:
-    """Print the table of a diagnosis and its verdict."""
-    about = (
-        f", {diagnosis.measure} of {diagnosis.queries} judged queries: {diagnosis.retriever}, "
-        f"{diagnosis.method}"
-    )
-    out.print(Text.assemble(("diagnosis", "bold"), about), soft_wrap=True)
-    show_table(diagnosis.table())
+    """Print a verdict, and the tables behind it."""
     out.print(Text(diagnosis.sentence, "bold"))
+    for table in (diagnosis.table(), diagnosis.comparisons()):
+        say("")
+        show_table(table)
 
 
 def demo(

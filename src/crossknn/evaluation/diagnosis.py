@@ -30,7 +30,7 @@ from crossknn.retrievers import specs
 from crossknn.search.fusion import Fuse, Fusion
 from crossknn.search.searcher import Searcher
 from crossknn.spec import Spec
-from crossknn.table import Table
+from crossknn.table import Cell, Table
 from crossknn.types import FloatArray, Progress, as_count
 
 FEWEST = 5
@@ -45,7 +45,7 @@ Ways: TypeAlias = Mapping[int, Mapping[Way, Outcome]]
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Diagnosis:
-    """A verdict on judged queries, and the figures behind it; its `str` is a table and the verdict.
+    """A verdict on judged queries and its figures; its `str` is the verdict and two tables.
 
     Attributes:
         retriever, method: The retriever and the search method that are compared with reranking.
@@ -74,12 +74,8 @@ class Diagnosis:
     def sentence(self) -> str:
         """The verdict as text, with a remark if no relevant item is left for a search to find."""
         nothing = [budget for budget, reach in self.reach.items() if not reach.high]
-        if not nothing:
-            return self.verdict.sentence
-        return (
-            f"{self.verdict.sentence} No relevant item ranks below the first {nothing[0]}: "
-            "searching can find no more relevant items."
-        )
+        none = "No relevant item ranks below the first {}: searching can find no more of them."
+        return " ".join([self.verdict.sentence, *map(none.format, nothing[:1])])
 
     def means(self, budget: int) -> dict[str, float]:
         """Return the mean of the measure for each way to answer."""
@@ -109,16 +105,28 @@ class Diagnosis:
         for budget, reach in self.reach.items():
             means = (f"{mean:.3f}" for mean in self.means(budget).values())
             share = f"{reach.mean:.0%} [{reach.low:.0%}-{reach.high:.0%}]"
-            rows.append([f"{budget}", *means, share, f"{self.trust[budget]}"])
+            rows.append([f"{budget}", *means, share])
         legend = (
-            f"retriever, rerank, search: {self.measure} of each way to answer, with B calls; "
-            "reach: share of the relevant items below the retriever's first B items: what "
-            "searching deeper can add; trust: the measure after reranking minus the retriever's"
+            f"{self.measure} of the retriever ({self.retriever}) alone, of reranking its first B "
+            f"items and of {self.method} with B calls; reach: share of the relevant items below "
+            "the retriever's first B: what searching can add"
         )
-        return Table(head=["calls", *ways, "reach", "trust"], rows=rows, caption=legend)
+        return Table(head=["calls", *ways, "reach"], rows=rows, caption=legend)
+
+    def comparisons(self) -> Table:
+        """Tabulate the differences between the ways to answer, and whether they are clear."""
+        rows: list[list[Cell]] = []
+        for claim in self.verdict.claims:
+            d, pair = claim.difference, f"{claim.way} - {claim.than}"
+            rows.append([claim.budget, pair, f"{d}", f"{d.p_value:.2g}", "yes" if d.sign else "no"])
+        legend = (
+            "difference: of the means, with its 95% interval; clear: the interval leaves out zero "
+            "and p, corrected for the comparisons at a budget (Holm), is at most 0.05"
+        )
+        return Table(head=["calls", "ways", "difference", "p", "clear"], rows=rows, caption=legend)
 
     def __str__(self) -> str:
-        return f"{self.table()}\n{self.sentence}"
+        return f"{self.sentence}\n{self.table()}\n{self.comparisons()}"
 
 
 def diagnose(
@@ -227,7 +235,7 @@ def diagnosis_of(evaluation: Evaluation, method: Method, ways: Ways) -> Diagnosi
         values=values,
         reach=reach,
         trust=trust,
-        verdict=verdict_of(values, measure=task.names[0], retriever=str(retriever), seed=seed),
+        verdict=verdict_of(values, measure=task.names[0], seed=seed),
     )
 
 

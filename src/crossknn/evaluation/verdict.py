@@ -9,6 +9,7 @@ from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
+from crossknn.errors import counted
 from crossknn.evaluation.measures import Comparison, fewest_queries, holm, paired
 from crossknn.types import FloatArray
 
@@ -24,14 +25,17 @@ class Way:
     def __str__(self) -> str:
         return f"{self.kind} fused" if self.fused else self.kind
 
-    def name(self, budget: int, retriever: str) -> str:
-        """Return its name in sentences, such as `rerank 50 fused`."""
-        if self.kind == "retriever":
-            return "the fused retriever" if self.fused else retriever
-        return f"{self.kind} {budget} fused" if self.fused else f"{self.kind} {budget}"
+    def name(self, budget: int) -> str:
+        """Return its name in sentences, such as `search with 50 calls (fused)`."""
+        name = f"search with {counted(budget, 'call')}"
+        if self.kind != "search":
+            name = f"reranking {budget}" if self.kind == "rerank" else "the first stage alone"
+        return f"{name} (fused)" if self.fused else name
 
 
 RETRIEVER, RERANK, SEARCH = Way("retriever"), Way("rerank"), Way("search")
+
+Decision: TypeAlias = Literal["search", "rerank", "keep", "undecided"]
 
 Values: TypeAlias = Mapping[int, Mapping[Way, FloatArray]]
 """Values of a measure for every query (m,) by budget and way, NaN if undefined."""
@@ -51,8 +55,13 @@ class Claim:
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Verdict:
     """The recommended way to answer and its budget per query, with the gain over the way `than`,
-    all tested claims, and the recommendation as a sentence."""
+    all tested claims, and the recommendation in sentences.
 
+    If neither reranking nor the search is recommended, `way` is the retriever, which makes no
+    calls, and `budget` the one with the highest gain over it.
+    """
+
+    decision: Decision
     way: Way
     budget: int
     than: Way
@@ -63,6 +72,7 @@ class Verdict:
     def as_dict(self) -> dict[str, Any]:
         """Return JSON-ready values, without the claims."""
         return {
+            "decision": self.decision,
             "way": str(self.way),
             "budget": self.budget,
             "than": str(self.than),
@@ -71,51 +81,46 @@ class Verdict:
         }
 
 
-def verdict_of(
-    values: Values, *, measure: str = "the measure", retriever: str = "retriever", seed: int = 0
-) -> Verdict:
+def verdict_of(values: Values, *, measure: str = "the measure", seed: int = 0) -> Verdict:
     """Recommend a way to answer and a budget, from the queries' values of a measure.
 
     At each budget the retriever, reranking and the search each use their better order, with or
     without fusion. The search is recommended if it is clearly better than reranking and than the
-    retriever; reranking if it is clearly better than the retriever; otherwise the retriever. The
-    budget is the smallest at which the recommended way is not clearly worse than at the largest.
+    retriever; reranking if it is clearly better than the retriever. The budget is the smallest at
+    which the recommended way is not clearly worse than at the largest. If neither is recommended,
+    the retriever is kept where no other way has a higher mean; else the verdict is undecided.
     The gain is over reranking without fusion or, if that is recommended, over the retriever.
     """
     claims = {b: _claims(b, values[b], seed) for b in sorted(values)}
+    every = [claim for of in claims.values() for claim in of]
+    gains = [claim.difference for claim in every if claim.than.kind == "retriever"]
     advised = {b: way for b, of in claims.items() if (way := _advised(of)).kind != "retriever"}
-    largest = max(advised or claims)
-    best = {b: values[b][way] for b, way in advised.items()}
-    enough = (b for b in best if paired(best[b] - best[largest], seed=seed).sign >= 0)
-    budget = next(enough, largest)
+    budget = max(claims, key=lambda b: max(c.difference.difference for c in claims[b][-2:]))
+    decision: Decision = "undecided"
+    if advised:
+        best = {b: values[b][way] for b, way in advised.items()}
+        equal = (b for b in best if paired(best[b] - best[max(best)], seed=seed).sign >= 0)
+        budget = next(equal, max(best))
+        decision = "search" if advised[budget].kind == "search" else "rerank"
     tested, at = claims[budget], values[budget]
+    enough = gains[0].n >= fewest_queries(len(tested))
+    if not advised and enough and max(gain.difference for gain in gains) <= 0:
+        decision = "keep"
     way = advised.get(budget, tested[-1].than)
     than = RETRIEVER if way == RERANK else RERANK
-    names = {w: w.name(budget, retriever) for w in at}
-    if way.kind == "retriever":
-        unclear = _unclear(way, tested)
-        until = " until more queries are judged" if any(d.difference > 0 for d in unclear) else ""
-        why = ": nothing is proven better, and it costs no calls" if unclear else ""
-        clauses = [f"Keep {names[way]}{until}{why}"]
-    else:
-        others = dict.fromkeys([tested[-1].than, RERANK, *(c.than for c in tested if c.way == way)])
-        gains = {w: paired(at[way] - at[w], seed=seed) for w in others if w != way}
-        over = [f"{gain}{doubt(gain)} over {names[w]}" for w, gain in gains.items()]
-        clauses = [f"{names[way].capitalize()}: {measure} {', '.join(over)}"]
-    gain = paired(at[way] - at[than], seed=seed)
-    clauses += _comparisons(way, tested, names) + _more_queries(way, tested, gain.n)
-    if tested[-1].difference.high < 0:
-        fusion = ", or let a fusion weigh its scores (crossknn fit INDEX fusion)"
-        fusion = "" if any(w.fused for w in at) else fusion
-        alone = names[tested[-1].than]
-        clauses.append(f"this cross-encoder hurts here: answer with {alone} alone{fusion}")
+    sentences = [_reason(decision, tested, gains), _numbers(decision, tested, measure)]
+    above = any(claim.difference.low > 0 and not claim.difference.sign for claim in every)
+    if above and enough and decision != "search":
+        chance = "An interval above zero does not decide while p, corrected for the {} comparisons"
+        sentences.append(f"{chance.format(len(tested))} at a budget, exceeds 0.05.")
     return Verdict(
+        decision=decision,
         way=way,
         budget=budget,
         than=than,
-        gain=gain,
-        claims=tuple(claim for of in claims.values() for claim in of),
-        sentence=f"{'; '.join(clauses)}.",
+        gain=paired(at[way] - at[than], seed=seed),
+        claims=tuple(every),
+        sentence=" ".join(sentences),
     )
 
 
@@ -146,54 +151,57 @@ def _advised(claims: Sequence[Claim]) -> Way:
     return reranking.way if reranking.difference.sign > 0 else reranking.than
 
 
-def _unclear(way: Way, claims: Sequence[Claim]) -> list[Comparison]:
-    return [c.difference for c in claims if c.than == way and not c.difference.sign]
+def _reason(decision: Decision, claims: Sequence[Claim], gains: Sequence[Comparison]) -> str:
+    """State the decision, how many queries were judged, and why, or how many are needed."""
+    deeper, searching, reranking = tests = [claim.difference for claim in claims[-3:]]
+    search, rerank = (claim.way.name(claim.budget) for claim in claims[-2:])
+    n, fewest, alone = reranking.n, fewest_queries(len(claims)), claims[-1].than.name(0)
+    show = f"{n:,} judged queries show that"
+    needed = [0 if test.sign > 0 else test.needed(len(claims)) for test in tests]
+    if decision == "search":
+        return f"S{search[1:]}: {show} it is better than {alone} and than {rerank}."
+    if decision == "rerank":
+        also = f" and than {search}" if deeper.sign < 0 else ""
+        if deeper.sign == 0 < deeper.difference:
+            also = f"; {_about(needed[0], n)} would show whether search is better still"
+        return f"Rerank{rerank.removeprefix('reranking')}: {show} it is better than {alone}{also}."
+    if decision == "keep":
+        why = f"on {n:,} judged queries, neither search nor reranking is better"
+        if all(gain.sign < 0 for gain in gains):
+            fused = any(claim.way.fused for claim in claims)
+            why = f"{show} search and reranking are worse"
+            why += "" if fused else "; fusion may help (crossknn fit INDEX fusion)"
+        return f"Keep {alone.replace(' alone', '')}: {why}."
+    why = f"; with fewer than {fewest}, any difference can be chance" if n < fewest else ""
+    if searching.sign > 0:
+        why = "; search is clearly better than the first stage alone, but not than reranking"
+    least = min(max(needed[:2]), needed[2])  # for the search, two claims must be clear
+    enough = _about(fewest if least == math.inf else least, n)
+    return f"Undecided: {n:,} queries judged, {enough} needed{why}."
 
 
-def _comparisons(way: Way, claims: Sequence[Claim], names: Mapping[Way, str]) -> list[str]:
-    """Describe how the other ways compare with the recommended one, and with each other."""
-    clauses = []
-    for claim in claims:
-        one, difference = names[claim.way], claim.difference
-        if claim.than == way and difference.sign <= 0:
-            clauses.append(_compared(one, difference))
-        elif way == claims[-1].than and difference.sign > 0:
-            clauses.append(f"{one} is better than {names[claim.than]}, {difference}")
-    return clauses
+def _about(needed: float, n: int) -> str:
+    """Write how many queries are needed, more than `n`; an estimate beyond 100 `n` means little."""
+    if needed > 100 * n:
+        return f"more than {100 * n:,}"
+    step = max(10, 10 ** (len(str(math.ceil(needed))) - 2))
+    return f"about {math.ceil(max(needed, n + 1) / step) * step:,}"
 
 
-def _more_queries(way: Way, claims: Sequence[Claim], n: int) -> list[str]:
-    """Estimate how many judged queries would decide the comparisons that `n` queries leave open."""
-    clauses = []
-    # An interval's half-width falls with 1 / sqrt(n); Holm's correction needs 1.5 times as many.
-    needed = [
-        1.5 * d.n * (1 - d.low / d.difference) ** 2
-        for d in _unclear(way, claims)
-        if d.difference > 0
-    ]
-    if needed:
-        enough = math.ceil(max(*needed, n + 1) / 10) * 10
-        clauses.append(f"if this goes on, about {enough:,} judged queries will decide ({n} now)")
-    if n < (fewest := fewest_queries(len(claims))):
-        clauses.append(f"with {n} queries no difference can be clear: judge {fewest} or more")
-    return clauses
-
-
-def _compared(one: str, difference: Comparison) -> str:
-    """Describe how a way compares with the recommended one, in words that match the interval."""
-    p = f"(p = {difference.p_value:.2g})"
-    if difference.high < 0:
-        return f"{one} is worse, {difference}" + ("" if difference.sign else f" {p}")
-    if difference.low > 0:
-        return f"{one} looks better, {difference}, but may be so by chance {p}"
-    if difference.low == difference.high == 0:  # the interval if no query differs
-        return f"{one} makes no difference, {difference}"
-    return f"cannot tell if {one} is better, {difference}"
+def _numbers(decision: Decision, claims: Sequence[Claim], measure: str) -> str:
+    """State the mean gains over the retriever; the recommended or else the better way is first."""
+    ways = sorted(claims[-2:], key=lambda c: (c.way.kind != decision, -c.difference.difference))
+    one, other = (claim.way.name(claim.budget) for claim in ways)
+    gain, its = (f"{claim.difference.difference:+z.3f}" for claim in ways)
+    lead = "So far" if decision == "undecided" else "On average"
+    over = f"{'against' if gain[0] == '-' else 'over'} {ways[0].than.name(0)}"
+    return f"{lead}, {one}: {gain} {measure} {over}; {other}: {'the same' if its == gain else its}."
 
 
 def doubt(difference: Comparison) -> str:
-    """Return the remark on a difference that is not clear; nothing if it is clear."""
-    if difference.sign:
-        return ""
+    """Return the remark on a difference that is not clear, and why; nothing if it is clear."""
+    few = difference.n < (fewest := fewest_queries())
+    why = f"fewer than {fewest} queries" if few else f"p = {difference.p_value:.2g}"
     within = difference.low <= 0 <= difference.high
-    return " (unclear)" if within else f" (unclear, p = {difference.p_value:.2g})"
+    clear = difference.sign or difference.low == difference.high == 0  # or no query differs
+    return "" if clear else " (unclear)" if within else f" (unclear: {why})"

@@ -185,22 +185,17 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 class Plan:
     """The size of a trial: `queries` are scored against all `items`, about `pairs` pairs (more than
     one per item if items are cut into passages), and `judged` queries count in the verdict, which
-    is made at half, once and twice the requested budget. `complete` says whether all requested
+    alone needs at most `verdict_pairs`. `complete` says whether all requested
     items and queries fit into the time."""
 
     items: int
     pairs: int
     queries: int
     judged: int
-    budgets: list[int]
+    verdict_pairs: int
     pairs_per_second: float
     minutes: float
     complete: bool
-
-    @property
-    def verdict_pairs(self) -> int:
-        """Return the maximum number of pairs scored only for the verdict, over all budgets."""
-        return 2 * sum(self.budgets) * (self.judged - self.queries)
 
     @classmethod
     def within(
@@ -236,16 +231,15 @@ class Plan:
         texts = round(fitting * texts_per_item)
         affordable = int(speed * (for_exact - encoding) / texts)
         queries = min(judged, n_queries, affordable)
-        budgets = sorted({b for b in (budget // 2, budget, 2 * budget) if 0 < b <= texts})
         left = speed * (whole - encoding) - queries * texts
-        in_verdict = min(judged, queries + int(left / (2 * sum(budgets))))
-        pairs = queries * texts + 2 * sum(budgets) * (in_verdict - queries)
+        in_verdict = min(judged, queries + int(left / (2 * budget)))
+        pairs = queries * texts + (verdict_pairs := 2 * budget * (in_verdict - queries))
         return cls(
             items=fitting,
             pairs=queries * texts,
             queries=queries,
             judged=in_verdict,
-            budgets=budgets,
+            verdict_pairs=verdict_pairs,
             pairs_per_second=speed,
             minutes=(encoding + pairs / speed) / 60,
             complete=(fitting, in_verdict) == (items, judged),

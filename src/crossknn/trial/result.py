@@ -69,7 +69,6 @@ class Trial:
         *,
         scorer: Scorer | None = None,
         budget: int = 100,
-        budgets: Sequence[int] = (),
         measure: str = "nDCG@10",
         seed: int = 0,
         made_up: bool = False,
@@ -85,10 +84,10 @@ class Trial:
             judged = Judgements.from_qrels(qrels, queries, index.answer_ids)
             task = TaskMeasures(judged, [measure, share])
         batches, method = query_batches(index, queries, scorer, scores), parse_method(DEFAULT)
-        budgets, m, k = sorted({*budgets, budget}), len(scores), min(K, index.n)
-        depth = max(RETURNED + 1, *budgets)  # one of the items may be the query itself
+        m, k = len(scores), min(K, index.n)
+        depth = max(RETURNED + 1, budget)  # one of the items may be the query itself
         evaluation = Evaluation(batches=batches, ks=[k], depth=depth, seed=seed, task=task)
-        ways = search_ways(evaluation, method, budgets, progress=progress)
+        ways = search_ways(evaluation, method, [budget], progress=progress)
         outcomes = {"rerank": ways[budget][RERANK], "crossknn": ways[budget][SEARCH]}
         neighbours = {way: of.recall[k][:m] for way, of in outcomes.items()}
         returned, items = dict[str, FloatArray](), outcomes["crossknn"].items[:m]

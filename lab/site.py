@@ -45,6 +45,9 @@ TYPES = {"path": "PATH", "str": "TEXT", "int": "INTEGER", "float": "NUMBER", "li
 TYPES |= {"list[Path]": "PATH", "int range": "INTEGER", "float range": "NUMBER"}
 """Words for the types of options and arguments."""
 
+WEIGHTS = {"how-to/": 2, "reference/api/": 0.5, "evidence/": 0.5}
+"""What pages in these folders weigh in the site's search, where others weigh 1."""
+
 FORMATS = "[formats](../formats.md)"
 
 RETURNED = {
@@ -87,6 +90,14 @@ def on_files(files: Files, config: Any) -> Files:
                     path, svg = f"evidence/{member.name}", both_palettes(picture.read().decode())
                     files.append(File.generated(config, path, content=svg))
     return files
+
+
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    """Weigh a page for the site's search."""
+    for folder, weight in WEIGHTS.items():
+        if page.file.src_uri.startswith(folder):
+            page.meta.setdefault("search", {}).setdefault("boost", weight)
+    return text
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:

@@ -120,7 +120,7 @@ def on_post_build(config: Any) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     names = {path: {*re.findall(r'(?:id|name)="([^"]+)"', text)} for path, text in pages.items()}
     for path, text in pages.items():
-        for link in {*re.findall(r'href="([^":]+)"', text)} - {"."}:
+        for link in {*re.findall(r'(?:href|src)="([^":]+)"', text)} - {"."}:
             file, _, name = unquote(link).partition("#")
             to = site / file[1:] if file.startswith("/") else (path.parent / file if file else path)
             to = Path(os.path.normpath(to / "index.html" if to.is_dir() else to))

@@ -1,6 +1,7 @@
 """The built site, as its readers use it, in a browser: CROSSKNN_SITE=build/site pytest tests/test_site.py."""
 
 import os
+import re
 import shutil
 import threading
 from contextlib import contextmanager
@@ -129,6 +130,15 @@ def opened(browser, **options):
         page.on("pageerror", lambda error: said.append(str(error)))
         yield page
         assert said == []
+
+
+def test_every_command_is_in_the_sidebar_with_its_examples():
+    page = Path(SITE, "reference/cli/crossknn-index/index.html").read_text(encoding="utf-8")
+    sidebar, text = page.split('data-md-component="content"')
+    for name in ("collect", "compare", "demo", "fit", "index", "mcp", "search", "serve", "try"):
+        assert f"crossknn {name}\n" in sidebar, name
+    text = re.sub(r"<[^>]+>", "", text)
+    assert "docs.index 17 42\ncrossknn index delete docs.index --ids gone.txt\n" in text
 
 
 def turn_dark(page):

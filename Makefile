@@ -8,7 +8,7 @@ JOBS ?= 2
 # Share of the slow tests that is run, drawn by seed: none, a tenth in CI, all in a campaign.
 SLOW ?= 0
 
-.PHONY: demo test test-torch test-all campaign campaign-tenth lint docs docs-examples package clean
+.PHONY: demo test test-torch test-all test-site campaign campaign-tenth lint docs docs-examples package clean
 
 demo: .venv-demo/$(STAMP)
 	.venv-demo/bin/crossknn demo
@@ -40,6 +40,10 @@ lint: .venv-test/$(STAMP)
 # The site in build/site: open build/site/index.html through  python -m http.server -d build/site
 docs: .venv-docs/$(STAMP)
 	NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build --strict
+
+# What readers of the site see, in a browser.
+test-site: docs .venv-test/$(STAMP)
+	CROSSKNN_SITE=build/site .venv-test/bin/python -m pytest tests/test_site.py
 
 docs-examples: .venv-test/.torch
 	.venv-test/bin/python -m pytest --doctest-modules src/crossknn lab/src/crossknn_lab train/src/crossknn_train

@@ -21,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
+from crossknn_lab.curves import both_palettes
 from crossknn_lab.page import slug
 
 if TYPE_CHECKING:
@@ -39,6 +40,15 @@ GROUPS = {
     "Data, values and errors": ("data", "types", "errors"),
 }
 """Pages of the API, and the modules whose public names are on each."""
+
+TYPES = {"path": "PATH", "str": "TEXT", "int": "INTEGER", "float": "NUMBER", "list[str]": "TEXT"}
+TYPES |= {"list[Path]": "PATH", "int range": "INTEGER", "float range": "NUMBER"}
+"""Words for the types of options and arguments."""
+
+WEIGHTS = {"how-to/": 2, "reference/api/": 0.5, "evidence/": 0.5}
+"""What pages in these folders weigh in the site's search, where others weigh 1."""
+
+FORMATS = "[formats](../formats.md)"
 
 RETURNED = {
     "Evaluation": (
@@ -75,11 +85,19 @@ def on_files(files: Files, config: Any) -> Files:
         with tarfile.open(REPORT) as archive:
             for member in archive.getmembers():
                 if member.isfile() and member.name.startswith("images/"):
-                    content = archive.extractfile(member)
-                    assert content is not None
-                    path = f"evidence/{member.name}"
-                    files.append(File.generated(config, path, content=content.read()))
+                    picture = archive.extractfile(member)
+                    assert picture is not None
+                    path, svg = f"evidence/{member.name}", both_palettes(picture.read().decode())
+                    files.append(File.generated(config, path, content=svg))
     return files
+
+
+def on_page_markdown(text: str, page: Any, **_: Any) -> str:
+    """Weigh a page for the site's search."""
+    for folder, weight in WEIGHTS.items():
+        if page.file.src_uri.startswith(folder):
+            page.meta.setdefault("search", {}).setdefault("boost", weight)
+    return text
 
 
 def on_page_content(html: str, page: Any, config: Any, files: Files) -> str:
@@ -102,7 +120,7 @@ def on_post_build(config: Any) -> None:
     pages = {path: path.read_text(encoding="utf-8") for path in site.rglob("*.html")}
     names = {path: {*re.findall(r'(?:id|name)="([^"]+)"', text)} for path, text in pages.items()}
     for path, text in pages.items():
-        for link in {*re.findall(r'href="([^":]+)"', text)} - {"."}:
+        for link in {*re.findall(r'(?:href|src)="([^":]+)"', text)} - {"."}:
             file, _, name = unquote(link).partition("#")
             to = site / file[1:] if file.startswith("/") else (path.parent / file if file else path)
             to = Path(os.path.normpath(to / "index.html" if to.is_dir() else to))
@@ -111,42 +129,119 @@ def on_post_build(config: Any) -> None:
 
 
 def title_of(text: str) -> str:
-    return text.split("\n", 1)[0].removeprefix("# ").replace("`", "")
+    return text.split("\n", 1)[0].removeprefix("# ")
 
 
 def api() -> dict[str, str]:
     """A page of each group of public names, from the stub that lists them."""
     stub = (ROOT / "src/crossknn/__init__.pyi").read_text(encoding="utf-8")
     names = re.findall(r"from \.([\w.]+) import (\w+) as", stub)
-    pages = {}
+    pages, overview = {}, ["# Python", "", "All names here are names of `crossknn`."]
     for group, homes in GROUPS.items():
+        mine = [(module, name) for module, name in names if module.split(".")[0] in homes]
+        links = ", ".join(f"[`{name}`][crossknn.{module}.{name}]" for module, name in mine)
+        overview += ["", f"[{group}]({slug(group)}.md): {links}."]
         lines = [
             f"# {group}",
             "",
             "All names here are names of `crossknn` (`import crossknn as ck`).",
         ]
-        for module, name in names:
-            if module.split(".")[0] in homes:
-                lines += ["", f"::: crossknn.{module}.{name}"]
+        lines += [line for at in mine for line in ("", f"::: crossknn.{'.'.join(at)}")]
         if group in RETURNED:
             lines += ["", "What they return, besides, is in modules of its own."]
         lines += [line for name in RETURNED.get(group, ()) for line in ("", f"::: crossknn.{name}")]
         pages[f"reference/api/{slug(group)}.md"] = "\n".join(lines) + "\n"
-    return pages
+    return {"reference/api/index.md": "\n".join(overview) + "\n"} | pages
 
 
 def commands() -> dict[str, str]:
-    """A page of each command, as `--help` says it."""
-    import typer.cli
+    """A page of each command, as `--help` says it, and one that lists them."""
+    import typer
 
     from crossknn.cli.app import app
 
-    program = typer.main.get_command(app)
-    how: dict[str, Any] = {"ctx": typer.Context(program), "call_prefix": "crossknn"}
-    return {
-        f"reference/cli/{name}.md": typer.cli.get_docs_for_click(obj=command, name=name, **how)
-        for name, command in sorted(program.commands.items())  # type: ignore[attr-defined]
-    }
+    program: Any = typer.main.get_command(app)
+    names, pages = [], {}
+    with typer.Context(program, info_name="crossknn") as ctx:
+        for name, command in sorted(program.commands.items()):
+            path = f"crossknn-{name}.md"
+            pages[f"reference/cli/{path}"] = "\n".join(_command(command, ctx, name, "#"))
+            names.append((f"crossknn {name}", path, command))
+            inner = getattr(command, "commands", {})
+            names += [
+                (f"crossknn {name} {n}", f"{path}#crossknn-{name}-{n}", c) for n, c in inner.items()
+            ]
+    table = [f"| [`{name}`]({path}) | {_prose(_about(c))} |" for name, path, c in names]
+    codes = program.epilog.removeprefix("Exit codes: ").rstrip(".").split("; ")
+    lines = ["# Command line", "", program.help, "", "| command | what it does |", "|---|---|"]
+    lines += [*table, "", "## Exit codes", ""]
+    lines += ["- {}: {}".format(*code.split(" ", 1)) for code in codes]
+    lines += ["", "[Errors and exit codes](../errors.md) says what to do about each."]
+    return {"reference/cli/index.md": "\n".join(lines)} | pages
+
+
+def _command(command: Any, parent: Any, name: str, level: str) -> list[str]:
+    """The lines of a command's help: what it does, examples, usage, arguments, options."""
+    ctx = type(parent)(command, info_name=name, parent=parent)
+    lines = [f"{level} {ctx.command_path}", "", _prose(command.help), ""]
+    for intro, *rest in _epilog(command.epilog or ""):
+        if all(line.startswith("$ ") for line in rest):
+            lines += ["```sh", *(line[2:] for line in rest), "```", ""]
+        else:
+            lines += [_prose(intro), "", *(f"- {_prose(line)}" for line in rest), ""]
+    usage = re.sub(r"\{(.*?)\}(\.\.\.)?", r"\1", " ".join(command.collect_usage_pieces(ctx)))
+    lines += [f"Usage: `{ctx.command_path} {usage}`", ""]
+    kinds: dict[str, list[str]] = {"argument": [], "option": []}
+    for parameter in command.get_params(ctx):
+        if (record := parameter.get_help_record(ctx)) and parameter.name != "help":
+            kinds[parameter.param_type_name].append(_parameter(*record))
+    for kind, found in kinds.items():
+        lines += [f"**{kind.capitalize()}s**", "", *found, ""] if found else []
+    for inner, each in getattr(command, "commands", {}).items():
+        lines += _command(each, ctx, inner, f"{level}#")
+    return lines
+
+
+def _epilog(text: str) -> list[list[str]]:
+    """Paragraphs, with what follows one that ends with a colon."""
+    found: list[list[str]] = []
+    for paragraph in filter(None, re.split(r"\n\n+", text)):
+        if paragraph.endswith(":") or not found:
+            found.append([paragraph])
+        else:
+            found[-1].append(paragraph)
+    return found
+
+
+def _parameter(names: str, text: str) -> str:
+    """An argument or option as a list's item; its type, default and limits in words."""
+    for kind, word in TYPES.items():
+        names = names.replace(f"<{kind}>", word)
+    text, _, more = text.partition("  [")
+    facts = []
+    for fact in more.rstrip("]").split("; ") if more else []:
+        name, _, value = fact.partition(": ")
+        limits = re.fullmatch(r"(?:(\S+)<=)?x(?:>=(\S+)|<=(\S+))", fact)
+        if limits:
+            low, high = limits[1] or limits[2], limits[3]
+            facts.append(f"At least {low}." if high is None else f"From {low} to {high}.")
+        else:
+            facts.append(f"{name.capitalize()}: `{value}`." if value else f"{name.capitalize()}.")
+    return f"- `{names}`: {' '.join([_prose(text), *facts])}"
+
+
+def _about(command: Any) -> str:
+    """The first paragraph of a command's help."""
+    return " ".join(command.help.split("\n\n")[0].split())
+
+
+def _prose(text: str) -> str:
+    """Text of a help as Markdown: options and quoted values are code."""
+    parts = re.split(r"(`[^`]*`)", text.replace("the docs' page 'Formats'", FORMATS))
+    for at in range(0, len(parts), 2):
+        shown = re.sub(r"(?<!\w)'([^' ][^']*)'(?!\w)", r"`\1`", parts[at])
+        parts[at] = re.sub(r"(?<![\w`/-])(--?[a-z][\w-]*)(?![^`]*`[^`]*$)", r"`\1`", shown)
+    return "".join(parts)
 
 
 def report() -> str:

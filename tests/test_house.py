@@ -170,8 +170,8 @@ def test_nothing_is_large():
 MOST_LINES = {
     "src": 25_578,
     "train/src": 3_960,
-    "lab": 14_495,
-    "tests": 23_845,
+    "lab": 15_100,
+    "tests": 24_200,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import typer.main
 from tiny_models import save_beir
+from typer.testing import CliRunner
 
 import crossknn as ck
 from crossknn.cli.app import app
@@ -34,6 +35,7 @@ PAGES = {
     for path in sorted(DOCS.rglob("*.md"))
 }
 WITH_PYTHON = [page for page, text in PAGES.items() if "```python" in text]
+HELPED = ("collect", "fit", "search", "serve", "mcp", "compare", "demo", "try")
 ENDS = ("", " now", " please", " well")
 WAYS = range(20)
 TASKS = (
@@ -134,6 +136,31 @@ def test_a_tutorial_runs_from_top_to_bottom(book, tmp_path, monkeypatch, capsys)
 
 def test_no_page_is_longer_than_four_hundred_lines():
     assert [page for page, text in PAGES.items() if text.count("\n") > 400] == []
+
+
+def test_a_list_in_a_list_is_indented_by_four_spaces():
+    """By three it would not be one on the site."""
+    root = DOCS.parent
+    others = {name: (root / name).read_text() for name in ("CHANGELOG.md", "CONTRIBUTING.md")}
+    less = re.compile(r"(?m)^ {1,3}(?:[-*+]|\d+\.) .*")
+    found = {page: less.findall(text) for page, text in (PAGES | others).items()}
+    assert {page: lines for page, lines in found.items() if lines} == {}
+
+
+def test_pictures_are_light_of_weight_and_suit_dark_screens():
+    for path in (DOCS / "images").glob("*.svg"):
+        svg = path.read_text(encoding="utf-8")
+        assert len(svg) < 150_000, path.name
+        assert "prefers-color-scheme: dark" in svg, path.name
+
+
+@pytest.mark.parametrize("words", [["index", "build"], *([name] for name in HELPED)])
+def test_a_help_fits_a_terminal_of_eighty_columns(words, monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    shown = CliRunner().invoke(app, [*words, "--help"]).output
+    _, *paragraphs = re.split(r"\n\s*\n", shown.split("╭")[0].strip())
+    assert "…" not in shown
+    assert all(len(line) > 55 for p in paragraphs for line in p.splitlines()[:-1]), paragraphs
 
 
 def commands() -> list[str]:

@@ -1,6 +1,6 @@
 """Tables, tests and a picture of what ladder.py measured.
 
-python lab/benchmarks/ladder_table.py FILE [SET ...] [--picture docs/images/ladder.png]
+python lab/benchmarks/ladder_table.py FILE [SET ...] [--picture docs/images/ladder.svg]
 """
 
 from __future__ import annotations

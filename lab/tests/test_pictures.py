@@ -86,6 +86,17 @@ def test_a_report_has_its_pictures_inside_and_beside_it(tmp_path):
     assert f"](images/{image.name})\n\nwith `code`" in (tmp_path / "page.md").read_text()
 
 
+def test_a_picture_in_a_file_has_a_dark_palette_too(tmp_path):
+    shown, options, _ = KINDS["curves"]
+    curves(shown, tmp_path / "a.svg", title="A", **options)
+    svg = (tmp_path / "a.svg").read_text()
+    style, drawing = svg.split("</style>", 1)
+    used = {*re.findall(r"(?:fill|stroke): #\w+", drawing)}
+    dark = {*re.findall(r'style\*="((?:fill|stroke): #\w+)"', style)}
+    assert "prefers-color-scheme: dark" in style
+    assert used == dark
+
+
 # Colours, markers and labels of methods: the same everywhere, and told apart.
 
 

@@ -131,7 +131,7 @@ def write_report(page: Page, folder: str | Path) -> None:
     paper = f'<rect width="100%" height="100%" fill="{PAPER}"/>'  # a viewer's ground may be black
     for file, svg in svgs.items():
         on_paper = re.sub(r"(<svg\b[^>]*>)", rf"\1{paper}", svg, count=1)
-        write_file(folder, f"images/{file}", on_paper.encode())
+        write_file(folder, f"images/{file}", both_palettes(on_paper).encode())
     numbers = count()
 
     def inline(image: re.Match[str]) -> str:
@@ -317,7 +317,10 @@ def picture(
     panels: int = 1,
     size: tuple[float, float] | None = None,
 ) -> Iterator[list[Any]]:
-    """Make panels of `size` inches, stacked if they are wide, and save them at the end."""
+    """Make panels of `size` inches, stacked if they are wide, and save them at the end.
+
+    A file that ends in `.svg` has a light and a dark palette (`both_palettes`).
+    """
     import matplotlib.figure
 
     width, height = size or (WIDTH, 3.3 if panels == 1 else 2.4)
@@ -340,6 +343,29 @@ def picture(
         figure.set_layout_engine("none")  # panels stay where they are now
         for panel in (panel for panel in grid[:panels] if panel.texts):
             _move_apart(panel)
-        is_file = isinstance(path, str | Path)
-        form = {} if is_file else {"format": "svg", "metadata": {"Date": None}}
-        figure.savefig(path, dpi=150, transparent=not is_file, **form)
+        if isinstance(path, str | Path) and Path(path).suffix != ".svg":
+            figure.savefig(path, dpi=150)
+            return
+        made, on_page = BytesIO(), not isinstance(path, str | Path)
+        figure.savefig(made, format="svg", transparent=on_page, metadata={"Date": None})
+    if isinstance(path, str | Path):
+        Path(path).write_text(both_palettes(made.getvalue().decode()), encoding="utf-8")
+    else:
+        path.write(made.getvalue())
+
+
+def both_palettes(svg: str) -> str:
+    """Give an SVG whose colours are those of `page.css` their dark values too, for dark screens.
+
+    The colours must be written as `fill: #1f2328` in a style, or as `fill="#1f2328"`; the same holds
+    for strokes. The picture itself stays light, for programs that know no `prefers-color-scheme`.
+    """
+    light, dark = (re.findall(r"--c\w+: (#\w+);", part) for part in STYLE.split("@media screen"))
+    rules = [
+        f'[style*="{kind}: {colour}"],[{kind}="{colour}"]{{{kind}:{other}!important}}'
+        for colour, other in zip(light, dark, strict=True)
+        for kind in ("fill", "stroke")
+        if re.search(rf'{kind}(: |="){colour}', svg)
+    ]
+    style = "\n".join(["<style>@media (prefers-color-scheme: dark) {", *rules, "}</style>"])
+    return re.sub(r"<svg\b[^>]*>", rf"\g<0>\n{style}", svg, count=1)

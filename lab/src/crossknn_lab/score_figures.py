@@ -314,7 +314,7 @@ def heat_map(
                 place = k_qs.index(cell.k_q), k_is.index(cell.k_i)
                 table[place] = value = scale * getattr(cell, what)
                 text = f"{value:.0f}" if what == "recall" else f"{value:.2g}"
-                ink = PAPER if value > 0.55 * scale else "black"
+                ink = "#fefefe" if value > 0.55 * scale else "black"  # on dark screens, too
                 middle = {"ha": "center", "va": "center_baseline", "fontsize": 9}
                 panel.text(place[1] + 0.5, place[0] + 0.5, text, color=ink, **middle)
             panel.pcolormesh(table, cmap=colours, vmin=0, vmax=scale, edgecolors=PAPER, lw=1.5)

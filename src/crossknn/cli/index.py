@@ -47,8 +47,8 @@ Lsa = Annotated[
 Tokenizer = Annotated[
     str,
     Option(
-        help="'unicode' (every script), 'whitespace', or your 'package.module:function', which "
-        "searches need in the environment variable CROSSKNN_TOKENIZER."
+        help="'unicode' (every script), 'whitespace', or your 'module:function', which searches "
+        "need in the environment variable CROSSKNN_TOKENIZER."
     ),
 ]
 Overlap = Annotated[

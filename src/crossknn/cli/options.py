@@ -73,9 +73,7 @@ KeepOwn = Annotated[
     bool, Option("--keep-own", help="Keep an item that has its query's id; BEIR leaves it out.")
 ]
 Workers = Annotated[int | None, Option(min=1, help="Scoring threads; one per core by default.")]
-Method = Annotated[
-    str, Option(help="Search method, such as auto, 'rerank(retriever=bm25)' or 'axn(rounds=5)'.")
-]
+Method = Annotated[str, Option(help="Search method, such as auto, rerank or 'axn(rounds=5)'.")]
 Fused = Annotated[
     str, Option(help="Weights of retriever scores: auto (fitted), none, or dense=0.75,bm25=0.5.")
 ]
@@ -112,6 +110,9 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
         }
         return command(**values, **made)
 
+    run.__doc__ = re.sub(
+        r"(?<=\S)\n *(?=\S)", " ", command.__doc__ or ""
+    )  # a terminal breaks lines
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

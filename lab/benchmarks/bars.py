@@ -1,0 +1,357 @@
+"""What a search finds beside reranking with as many calls, on every set; and the picture of it.
+
+    python lab/benchmarks/bars.py measure SET ... --sources DIR --matrices DIR --model DIR --work DIR
+    python lab/benchmarks/bars.py draw                   # docs/images/bars.svg of benchmarks/results/bars.json
+
+DIR of `--sources` holds wordnet (the layout of ZESHEL) and medquad (BEIR's), `--matrices` stored scores
+(docs/how-to/score-matrices.md), `--model` a cross-encoder for marked words; `--work` keeps indexes and scores.
+A fusion is fitted to other queries than those that are measured, and every query is searched alone.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+import crossknn as ck
+from crossknn.data.queries import QuerySet
+from crossknn.evaluation.measures import paired
+from crossknn.evaluation.task import Judgements, TaskMeasures
+from crossknn.methods import DEFAULT
+from crossknn.retrievers.base import AllScores
+from crossknn.types import FloatArray, Queries
+from crossknn_lab.stored import StoredMatrix
+from crossknn_train.reading import read_labelled
+
+CALLS, K, MEASURES = 50, 20, ("R@20", "nDCG@10")
+CHEAP_CALLS, EXPENSIVE_CALLS = 150, 42
+"""What 50 calls' time affords if a cheap call takes a twentieth (`ladder.split(50, 20, 0.15)`)."""
+CHARACTERS = 500
+"""What is read of an answer of MedQuAD."""
+RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "bars.json"
+PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bars.svg"
+WAYS = {"rerank": "quiet", "rerank fused": "", "search fused": "found"}
+"""What is drawn of `diagnose`, and how its number is written."""
+
+
+@dataclass(kw_only=True)
+class Case:
+    """A set: `fit` queries that the fusion is fitted to, and the `tests`; cheap scores if there are any."""
+
+    index: ck.ItemIndex
+    scorer: Any
+    fit: QuerySet
+    tests: QuerySet
+    qrels: dict[str, dict[str, int]]
+    cheap: Any = None
+
+
+def senses(domain: str, lexical: bool = False, whole: bool = False) -> Callable[[Any], Case]:
+    """Words marked in sentences of a domain of WordNet: their senses, among the domain's or all."""
+
+    def make(given: Any) -> Case:
+        every = {
+            data.name: data
+            for split in ("train", "valid", "test")
+            for data in read_labelled(given.sources / "wordnet", split)
+        }
+        asked = every[domain].sample(300, 0)
+        domains = sorted(every, key=lambda name: (name != domain, name)) if whole else [domain]
+        texts = dict(
+            p for d in domains for p in zip(every[d].items.ids, every[d].items.texts, strict=True)
+        )
+        name = f"{domain}{'-all' * whole}{'-lexical' * lexical}"
+        index = indexed(given.work / f"{name}.index", texts, lexical)
+        return split(index, scored(given, "senses", given.model), asked.queries, asked.qrels, 100)
+
+    return make
+
+
+def medquad(queries: str, lexical: bool = False) -> Callable[[Any], Case]:
+    """MedQuAD: answers to a question, or all answers on a disease with three or more."""
+
+    def make(given: Any) -> Case:
+        folder = given.sources / "medquad"
+        read = lambda file: map(json.loads, (folder / file).read_text().splitlines())  # noqa: E731
+        texts = {row["_id"]: row["text"][:CHARACTERS] for row in read("corpus.jsonl")}
+        qrels = {q: r for s in ("dev", "test") for q, r in ck.read_qrels(folder, split=s).items()}
+        asked = {row["_id"]: row["text"] for row in read("queries.jsonl") if row["_id"] in qrels}
+        if queries == "diseases":
+            asked, qrels = about(asked, qrels)
+        chosen = sorted(asked)
+        chosen = [chosen[at] for at in np.random.default_rng(0).permutation(len(chosen))[:160]]
+        index = indexed(given.work / f"medquad{'-lexical' * lexical}.index", texts, lexical)
+        judged = QuerySet(tuple(chosen), tuple(asked[q] for q in chosen))
+        return split(index, scored(given, "bundled", None), judged, qrels, 60)
+
+    return make
+
+
+def about(asked: dict[str, str], qrels: Any) -> tuple[dict[str, str], dict[str, dict[str, int]]]:
+    """Return queries for diseases that a question "What is (are) ... ?" names, and all answers of their pages."""
+    pages: dict[str, dict[str, int]] = {}
+    for items in qrels.values():
+        for item in items:
+            pages.setdefault(item.rpartition("_Sec")[0], {})[item] = 1
+    named: dict[str, dict[str, int]] = {}
+    for query, text in asked.items():
+        if text.startswith("What is (are) "):
+            disease = text.removeprefix("What is (are) ").strip(" ?").lower()
+            for item in qrels[query]:
+                named.setdefault(disease, {}).update(pages[item.rpartition("_Sec")[0]])
+    many = {name: found for name, found in named.items() if len(found) >= 3}
+    return {name: f"everything about {name}" for name in many}, many
+
+
+def matrix(name: str, first: str = "") -> Callable[[Any], Case]:
+    """Stored scores; the fusion is fitted to the anchor queries, which no search knows.
+
+    Vectors and BM25 are those of the matrix `first`, if one is named; its scores are a cheaper scorer's.
+    """
+
+    def make(given: Any) -> Case:
+        stored = StoredMatrix.load(given.matrices / f"{name}.npz")
+        around = StoredMatrix.load(given.matrices / f"{first or name}.npz")
+        names = tuple(map(str, stored.item_ids or range(stored.n)))
+        assert around.dense_queries is not None
+        assert stored.labels is not None
+        assert around.item_ids == stored.item_ids
+        row = {query: at for at, query in enumerate(around.query_ids)}
+
+        def rows(of: FloatArray, texts: Sequence[str]) -> FloatArray:
+            return of[[row[text] for text in texts]].astype(np.float32)
+
+        class Bm25(AllScores):
+            name = "bm25"
+
+            def of_all(self, queries: Queries) -> FloatArray:
+                return rows(around.firsts["bm25"], queries.texts)
+
+        records = [{"id": item, "text": item} for item in names]
+        how: Any = {
+            "vectors": around.dense_items,
+            "query_vectors": partial(rows, around.dense_queries),
+        }
+        index = ck.ItemIndex.build(records, bm25=False, **how)
+        index.add_retriever("bm25", Bm25())
+        labels = zip(stored.query_ids, stored.labels, strict=True)
+        qrels = {q: {names[item]: 1} for q, item in labels if item >= 0}
+        judged = QuerySet(stored.query_ids, stored.query_ids)
+        made = split(index, looked_up(stored, name), judged, qrels, stored.n_anchors)
+        made.cheap = looked_up(around, first) if first else None
+        return made
+
+    return make
+
+
+def sample(given: Any) -> Case:
+    """The package's sample, a third of its queries to fit to."""
+    of = ck.sample()
+    made = split(of.index, of.scorer, of.queries, of.qrels, len(of.queries) // 3)
+    made.cheap = of.cheap
+    return made
+
+
+SETS: dict[str, tuple[str, Callable[[Any], Case]]] = {
+    "senses-of-96,523": ("96,523 word senses", senses("noun.act", whole=True)),
+    "senses-of-96,523-lexical": ("the same, BM25 and LSA", senses("noun.act", True, True)),
+    "senses-artifact": ("11,986 senses of artefacts", senses("noun.artifact")),
+    "senses-artifact-lexical": ("the same, BM25 and LSA", senses("noun.artifact", True)),
+    "senses-adjectives": ("14,493 senses of adjectives", senses("adj.all")),
+    "sample": ("11,587 senses, the demo's", sample),
+    "wordnet-act": ("6,567 senses of acts", matrix("wordnet-act")),
+    "wordnet-act-emb": ("the same, six layers, [EMB]", matrix("wordnet-act-emb", "wordnet-act")),
+    "wordnet-act-cls": ("the same, six layers, [CLS]", matrix("wordnet-act-cls", "wordnet-act")),
+    "wordnet-artifact": ("3,000 senses of artefacts", matrix("wordnet-artifact")),
+    "answers-lexical": ("15,809 medical answers, BM25 and LSA", medquad("answers", True)),
+    "answers": ("15,809 medical answers", medquad("answers")),
+    "diseases": ("15,809 answers, all on a disease", medquad("diseases")),
+    "medquad": ("1,000 medical answers", matrix("medquad")),
+    "python-docs": ("6,372 entries of Python's manual", matrix("python-docs")),
+    "scifact": ("5,183 abstracts (SciFact)", matrix("scifact")),
+}
+"""Name in the picture, and how a set is made."""
+
+
+def indexed(folder: Path, texts: dict[str, str], lexical: bool) -> ck.ItemIndex:
+    if not folder.exists():
+        records = [{"id": name, "text": text} for name, text in texts.items()]
+        ck.ItemIndex.build(records, encoder=None if lexical else "bundled", folder=folder)
+    return ck.ItemIndex.load(folder)
+
+
+def scored(given: Any, name: str, model: Path | None) -> ck.StoredScorer:
+    return ck.StoredScorer(ck.CrossEncoder(model, threads=1), given.work / f"{name}.sqlite")
+
+
+def looked_up(of: StoredMatrix, name: str) -> ck.CallableScorer:
+    row = {query: at for at, query in enumerate(of.query_ids)}
+    column = {str(item): at for at, item in enumerate(of.item_ids or range(of.n))}
+
+    def scores(pairs: list[tuple[str, str]]) -> FloatArray:
+        return of.scores[[row[query] for query, _ in pairs], [column[item] for _, item in pairs]]
+
+    return ck.CallableScorer(scores, name)
+
+
+def split(index: ck.ItemIndex, scorer: Any, judged: QuerySet, qrels: Any, fits: int) -> Case:
+    """Fit to the first `fits` queries, and measure all others."""
+    fit, tests = judged.take(range(fits)), judged.take(range(fits, len(judged)))
+    return Case(index=index, scorer=scorer, fit=fit, tests=tests, qrels=qrels)
+
+
+def measured(case: Case) -> dict[str, Any]:
+    """Return each query's measures by way to answer, with `CALLS` calls."""
+    judged = case.tests.take(q for q, name in enumerate(case.tests.ids) if name in case.qrels)
+    ck.fit_fusion(case.index, case.scorer, case.fit, case.qrels)
+    made: dict[str, Any] = {"items": case.index.n, "queries": len(judged), "fit": len(case.fit)}
+    for measure in MEASURES:
+        how: Any = {"budgets": [CALLS], "measure": measure}
+        found = ck.diagnose(case.index, case.scorer, judged, case.qrels, **how)
+        made[measure] = {str(way): rounded(of) for way, of in found.values[CALLS].items()}
+        made["missed"] = round(found.reach[CALLS].mean, 4)
+    if case.cheap is not None:
+        both = ck.Searcher(case.index, [case.cheap, case.scorer], DEFAULT)
+        answers = [both.search(text, K, [CHEAP_CALLS, EXPENSIVE_CALLS])[0] for text in judged.texts]
+        items = np.array([[hit.position for hit in hits] for hits in answers])
+        task = TaskMeasures(
+            Judgements.from_qrels(case.qrels, judged, case.index.items.ids), MEASURES
+        )
+        for measure, values in task.values(items).items():
+            made[measure]["two scorers"] = rounded(values)
+    return made
+
+
+def rounded(values: FloatArray) -> list[float]:
+    return [round(float(value), 4) for value in values]
+
+
+def measure(given: Any) -> None:
+    given.work.mkdir(parents=True, exist_ok=True)
+    git = ["git", "rev-parse", "--short=8", "HEAD"]
+    commit = subprocess.run(git, capture_output=True, text=True, cwd=RESULTS.parent).stdout.strip()
+    for name in given.sets or SETS:
+        began = time.time()
+        found = measured(SETS[name][1](given)) | {
+            "commit": commit,
+            "date": time.strftime("%Y-%m-%d"),
+        }
+        table = json.loads(RESULTS.read_text()) if RESULTS.exists() else {}
+        RESULTS.write_text(json.dumps(table | {name: found}) + "\n")
+        means = {
+            m: {way: round(100 * np.mean(v), 1) for way, v in found[m].items()} for m in MEASURES
+        }
+        print(name, found["missed"], means, f"{time.time() - began:.0f} s", flush=True)
+        gain = {
+            m: paired(np.subtract(found[m]["search fused"], found[m]["rerank fused"]))
+            for m in MEASURES
+        }
+        print("  search - rerank, fused:", *map(str, gain.values()), flush=True)
+
+
+# ------------------------------------------------------------------------------------ the picture
+
+LEFT, BAR, LINE, TOP = 8, 340, 46, 158
+"""Where bars begin, their length at 100%, the height of a set's lines, and where the sets begin."""
+STYLE = """text { fill: #1f2328 } .found { font-weight: 600 } .quiet { fill: #59636e } .track { fill: #eaeef2 } .clear { fill: #0f766e }
+.same { fill: #8cc7c0 } .plain { stroke: #59636e } .fused { stroke: #1f2328 } .two { fill: #d97706 }
+path { stroke-width: 3.5; fill: none }
+@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .quiet { fill: #9198a1 }
+.track { fill: #21262d } .clear { fill: #2dd4bf } .same { fill: #1f6f68 } .plain { stroke: #9198a1 }
+.fused { stroke: #ffffff } .two { fill: #f59e0b } }"""
+
+
+def draw() -> None:
+    """Draw a bar for each set: the share of the relevant items that are among the 20 returned."""
+    table = json.loads(RESULTS.read_text())
+    names = sorted(table, key=lambda name: -table[name]["missed"])
+    made = {(table[name]["commit"], table[name]["date"]) for name in names}
+    [commit], date = {commit for commit, _ in made}, max(date for _, date in made)
+    shapes = [row(table[name], SETS[name][0], TOP + LINE * at) for at, name in enumerate(names)]
+    height = TOP + LINE * len(names) + 44
+    legend = [
+        (
+            '<rect class="clear" x="8" y="33" width="24" height="12"/>',
+            "search, 50 calls for each query",
+        ),
+        (
+            '<rect class="same" x="8" y="57" width="24" height="12"/>',
+            "search, no clear difference to fused reranking",
+        ),
+        (tick("plain", 20, 78), "reranking the first 50"),
+        (tick("fused", 20, 102), "fused reranking: BM25 and vectors count, too"),
+        (diamond(20, 135), "search with two scorers, in the time of 50 calls"),
+    ]
+    lines = [text(42, 45 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
+    ends = [f"lab/benchmarks/bars.py at {commit}, {date}"]
+    below = [text(LEFT, height - 18, line, "quiet") for line in ends]
+    svg = f"""<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" viewBox="0 0 480 {height}" \
+font-family="system-ui, sans-serif" font-size="16">
+<title>Right items among the 20 returned, in percent, by set</title>
+<style>{STYLE}</style>
+{text(LEFT, 17, "Right items among the 20 returned, in %")}
+"""
+    whole = "\n".join([svg + "\n".join(lines), *shapes, *below, "</svg>\n"])
+    PICTURE.write_text(whole, encoding="utf-8")
+
+
+def row(found: dict[str, Any], name: str, y: int) -> str:
+    """Draw a set: its name, what the first stage misses, a bar, and marks of the other ways."""
+    values = {way: np.array(of) for way, of in found["R@20"].items()}
+    gain = paired(values["search fused"] - values["rerank fused"])
+    clear = gain.low > 0 or gain.high < 0
+    shown = {way: 100 * values[way].mean() for way in (*WAYS, "two scorers") if way in values}
+    at = {way: LEFT + BAR * value / 100 for way, value in shown.items()}
+    bar = at["search fused"] - LEFT
+    numbers = "".join(
+        text(382 + 31 * place, y + 35, f"{value:.0f}", WAYS.get(way, "two-number"), "end")
+        for place, (way, value) in enumerate(shown.items())
+    )
+    return "\n".join(
+        [
+            text(LEFT, y + 14, name)
+            + text(472, y + 14, f"first 50 miss {100 * found['missed']:.0f}%", "quiet", "end"),
+            f'<rect class="track" x="{LEFT}" y="{y + 22}" width="{BAR}" height="14"/>'
+            f'<rect class="{"clear" if clear else "same"}" x="{LEFT}" y="{y + 22}" width="{bar:.1f}" height="14"/>',
+            tick("plain", at["rerank"], y + 20)
+            + tick("fused", at["rerank fused"], y + 20)
+            + numbers,
+            diamond(at["two scorers"], y + 29) if "two scorers" in at else "",
+        ]
+    )
+
+
+def text(x: float, y: float, said: str, kind: str = "", anchor: str = "start") -> str:
+    end = ' text-anchor="end"' * (anchor == "end")
+    return f'<text x="{x}" y="{y}" class="{kind}"{end}>{said}</text>'
+
+
+def tick(kind: str, x: float, y: float) -> str:
+    return f'<path class="{kind}" d="M{x:.1f},{y} v18"/>'
+
+
+def diamond(x: float, y: float) -> str:
+    return f'<polygon class="two" points="{x - 7:.1f},{y} {x:.1f},{y - 7} {x + 7:.1f},{y} {x:.1f},{y + 7}"/>'
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("what", choices=["measure", "draw"])
+    parser.add_argument("sets", nargs="*", choices=[[], *SETS])
+    for place in ("sources", "matrices", "model", "work"):
+        parser.add_argument(f"--{place}", type=Path)
+    given = parser.parse_intermixed_args()
+    measure(given) if given.what == "measure" else draw()
+
+
+if __name__ == "__main__":
+    main()

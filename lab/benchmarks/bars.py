@@ -29,7 +29,7 @@ from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.methods import DEFAULT
 from crossknn.retrievers.base import AllScores
 from crossknn.scores.store import ScoreStore
-from crossknn.types import FloatArray, Pairs, Queries
+from crossknn.types import FloatArray, Queries
 from crossknn_lab.stored import StoredMatrix
 from crossknn_train.reading import SPLITS, read_labelled
 
@@ -83,7 +83,7 @@ def medquad(queries: str, lexical: bool = False) -> Callable[[Any], Case]:
     def make(given: Any) -> Case:
         folder = given.sources / "medquad"
         read = lambda file: map(json.loads, (folder / file).read_text().splitlines())  # noqa: E731
-        texts = {row["_id"]: row["text"] for row in read("corpus.jsonl")}
+        texts = {row["_id"]: row["text"][:CHARACTERS] for row in read("corpus.jsonl")}
         qrels = {q: r for s in ("dev", "test") for q, r in ck.read_qrels(folder, split=s).items()}
         asked = {row["_id"]: row["text"] for row in read("queries.jsonl") if row["_id"] in qrels}
         if queries == "diseases":
@@ -92,9 +92,7 @@ def medquad(queries: str, lexical: bool = False) -> Callable[[Any], Case]:
         chosen = [chosen[at] for at in np.random.default_rng(0).permutation(len(chosen))[:160]]
         index = indexed(given.work / f"medquad{'-lexical' * lexical}.index", texts, lexical)
         judged = QuerySet(tuple(chosen), tuple(asked[q] for q in chosen))
-        return split(
-            index, scored(given, "medquad", beginnings(ck.CrossEncoder(cores=1))), judged, qrels, 60
-        )
+        return split(index, scored(given, "medquad", ck.CrossEncoder(cores=1)), judged, qrels, 60)
 
     return make
 
@@ -204,20 +202,6 @@ def indexed(folder: Path, texts: dict[str, str], lexical: bool) -> ck.ItemIndex:
 
 def scored(given: Any, name: str, scorer: Any) -> ck.StoredScorer:
     return ck.StoredScorer(scorer, ScoreStore(given.work / f"{name}.sqlite"))
-
-
-def beginnings(scorer: Any) -> ck.CallableScorer:
-    """Let a cross-encoder read only the beginning of each item."""
-
-    def score(pairs: list[tuple[str, str]]) -> FloatArray:
-        at = np.arange(len(pairs))
-        queries, items = [query for query, _ in pairs], [item[:CHARACTERS] for _, item in pairs]
-        scores = np.full(len(pairs), np.nan, np.float32)
-        for where, some in scorer.score(Pairs(at, at), queries, items):
-            scores[where] = some
-        return scores
-
-    return ck.CallableScorer(score, f"{CHARACTERS} characters, {scorer.fingerprint}")
 
 
 def looked_up(of: StoredMatrix, name: str) -> ck.CallableScorer:

@@ -39,6 +39,7 @@ CHEAP_CALLS, EXPENSIVE_CALLS = 150, 42
 CHARACTERS = 500
 """What is read of an answer of MedQuAD."""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "bars.json"
+ANSWERS = RESULTS.with_name("answers.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bars.svg"
 WAYS = {"rerank": "quiet", "rerank fused": "", "search fused": "found"}
 """What is drawn of `diagnose`, and how its number is written."""
@@ -180,8 +181,8 @@ NAMES = {
     "adj.all of 14,493": "14,493 senses of adjectives",
     "sample": "11,587 senses (the demo's)",
     "wordnet-act": "6,567 senses of acts",
-    "act, [EMB]": "6,567 senses of acts",
-    "act, [CLS]": "6,567 senses of acts",
+    "act, [EMB]": "the same, larger scorer",
+    "act, [CLS]": "the same, [CLS] scorer",
     "wordnet-artifact": "3,000 senses of things",
     "answers": "15,809 medical answers",
     "answers, BM25 and LSA": "the same, without vectors",
@@ -271,72 +272,90 @@ def measure(given: Any) -> None:
 
 # ------------------------------------------------------------------------------------ the picture
 
-LEFT, BAR, LINE, TOP = 8, 340, 46, 158
+LEFT, BAR, LINE, TOP = 8, 312, 46, 184
 """Where bars begin, their length at 100%, the height of a set's lines, and where the sets begin."""
 STYLE = """text { fill: #1f2328 } .found { font-weight: 600 } .quiet { fill: #59636e } .track { fill: #eaeef2 } .clear { fill: #0f766e }
-.same { fill: #8cc7c0 } .plain { stroke: #59636e } .fused { stroke: #1f2328 } .two { fill: #d97706 }
+.same { fill: #8cc7c0 } .plain { stroke: #59636e } .fused { stroke: #1f2328 } .two, .extra { fill: #b45309 }
 path { stroke-width: 3.5; fill: none }
 @media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .quiet { fill: #9198a1 }
 .track { fill: #21262d } .clear { fill: #2dd4bf } .same { fill: #1f6f68 } .plain { stroke: #9198a1 }
-.fused { stroke: #ffffff } .two { fill: #f59e0b } }"""
+.fused { stroke: #ffffff } .two, .extra { fill: #f59e0b } }"""
+
+
+def drawn() -> dict[str, dict[str, Any]]:
+    """Return what is drawn of each set: means, the gain's interval, the share missed, and what made them."""
+    made: dict[str, dict[str, Any]] = {}
+    for line in ANSWERS.read_text().splitlines() if ANSWERS.exists() else ():
+        row = json.loads(line)
+        if row["calls"] == CALLS:
+            means = {way: of["R@20"] for way, of in row["means"].items()}
+            gain = row["gain"]["rerank fused"]["R@20"][1:3]
+            made[row["set"]] = {"means": means, "gain": gain, "missed": row["beyond"][0]}
+            made[row["set"]]["by"] = f"lab/benchmarks/answers.py at {row['commit']}, {row['date']}"
+    for name, row in json.loads(RESULTS.read_text()).items():
+        values = {way: np.array(of) for way, of in row["R@20"].items()}
+        gain = paired(values["search fused"] - values["rerank fused"])
+        made[name] = {"means": {way: of.mean() for way, of in values.items()}}
+        made[name] |= {"gain": (gain.low, gain.high), "missed": row["missed"]}
+        made[name]["by"] = f"lab/benchmarks/bars.py at {row['commit']}, {row['date']}"
+    return dict(sorted(made.items(), key=lambda each: -each[1]["missed"]))
 
 
 def draw() -> None:
     """Draw a bar for each set: the share of the relevant items that are among the 20 returned."""
-    table = json.loads(RESULTS.read_text())
-    names = sorted(table, key=lambda name: -table[name]["missed"])
-    made = {(table[name]["commit"], table[name]["date"]) for name in names}
-    [commit], date = {commit for commit, _ in made}, max(date for _, date in made)
-    shapes = [row(table[name], SETS[name][0], TOP + LINE * at) for at, name in enumerate(names)]
-    height = TOP + LINE * len(names) + 44
+    table = drawn()
     legend = [
+        ('<rect class="clear" x="8" y="55" width="24" height="12"/>', "search with crossknn"),
         (
-            '<rect class="clear" x="8" y="33" width="24" height="12"/>',
-            "search, 50 calls for each query",
+            '<rect class="same" x="8" y="79" width="24" height="12"/>',
+            "the same, not clearly more than fused reranking",
         ),
-        (
-            '<rect class="same" x="8" y="57" width="24" height="12"/>',
-            "search, no clear difference to fused reranking",
-        ),
-        (tick("plain", 20, 78), "reranking the first 50"),
-        (tick("fused", 20, 102), "fused reranking: BM25 and vectors count, too"),
-        (diamond(20, 135), "search with two scorers, in the time of 50 calls"),
+        (tick("plain", 20, 100), "reranking the first 50"),
+        (tick("fused", 20, 124), "fused reranking: the first stage's scores count, too"),
+        (diamond(20, 157), "search with two scorers, in the time of 50 calls"),
     ]
-    lines = [text(42, 45 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
-    ends = [f"lab/benchmarks/bars.py at {commit}, {date}"]
-    below = [text(LEFT, height - 18, line, "quiet") for line in ends]
-    svg = f"""<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" viewBox="0 0 480 {height}" \
-font-family="system-ui, sans-serif" font-size="16">
-<title>Right items among the 20 returned, in percent, by set</title>
-<style>{STYLE}</style>
-{text(LEFT, 17, "Right items among the 20 returned, in %")}
-"""
-    whole = "\n".join([svg + "\n".join(lines), *shapes, *below, "</svg>\n"])
-    PICTURE.write_text(whole, encoding="utf-8")
+    shapes = [text(LEFT, 17, "Right items among the 20 returned, in percent,", "found")]
+    shapes += [text(LEFT, 39, "with 50 calls for each query", "found")]
+    shapes += [text(42, 67 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
+    shapes += [row(of, NAMES[name], TOP + LINE * at) for at, (name, of) in enumerate(table.items())]
+    end = TOP + LINE * len(table) + 20
+    sources = [
+        "Clearly: the difference has a 95% interval above 0.",
+        *sorted({of["by"] for of in table.values()}),
+    ]
+    shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
+    height = end + 20 * len(sources) - 8
+    start = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" viewBox="0 0 480 {height}" '
+        'font-family="system-ui, sans-serif" font-size="16">\n'
+        "<title>Right items among the 20 returned, in percent, on every set</title>\n"
+        f"<style>{STYLE}</style>\n"
+    )
+    PICTURE.write_text(start + "\n".join([*shapes, "</svg>\n"]), encoding="utf-8")
 
 
 def row(found: dict[str, Any], name: str, y: int) -> str:
     """Draw a set: its name, what the first stage misses, a bar, and marks of the other ways."""
-    values = {way: np.array(of) for way, of in found["R@20"].items()}
-    gain = paired(values["search fused"] - values["rerank fused"])
-    clear = gain.low > 0 or gain.high < 0
-    shown = {way: 100 * values[way].mean() for way in (*WAYS, "two scorers") if way in values}
+    shown = {
+        way: 100 * found["means"][way] for way in (*WAYS, "two scorers") if way in found["means"]
+    }
     at = {way: LEFT + BAR * value / 100 for way, value in shown.items()}
-    bar = at["search fused"] - LEFT
+    clear = found["gain"][0] > 0
     numbers = "".join(
-        text(382 + 31 * place, y + 35, f"{value:.0f}", WAYS.get(way, "two-number"), "end")
+        text(356 + 38 * place, y + 35, f"{value:.0f}", WAYS.get(way, "extra"), "end")
         for place, (way, value) in enumerate(shown.items())
     )
+    box = f'x="{LEFT}" y="{y + 22}" height="14"'
+    missed = f"first 50 miss {100 * found['missed']:.0f}%"
     return "\n".join(
         [
-            text(LEFT, y + 14, name)
-            + text(472, y + 14, f"first 50 miss {100 * found['missed']:.0f}%", "quiet", "end"),
-            f'<rect class="track" x="{LEFT}" y="{y + 22}" width="{BAR}" height="14"/>'
-            f'<rect class="{"clear" if clear else "same"}" x="{LEFT}" y="{y + 22}" width="{bar:.1f}" height="14"/>',
+            text(LEFT, y + 14, name) + text(472, y + 14, missed, "quiet", "end"),
+            f'<rect class="track" {box} width="{BAR}"/>'
+            f'<rect class="{"clear" if clear else "same"}" {box} width="{at["search fused"] - LEFT:.1f}"/>',
             tick("plain", at["rerank"], y + 20)
             + tick("fused", at["rerank fused"], y + 20)
             + numbers,
-            diamond(at["two scorers"], y + 29) if "two scorers" in at else "",
+            *([diamond(at["two scorers"], y + 29)] if "two scorers" in at else []),
         ]
     )
 

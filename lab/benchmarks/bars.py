@@ -39,7 +39,6 @@ CHEAP_CALLS, EXPENSIVE_CALLS = 150, 42
 CHARACTERS = 500
 """What is read of an answer of MedQuAD."""
 RESULTS = Path(__file__).parents[2] / "benchmarks" / "results" / "bars.json"
-ANSWERS = RESULTS.with_name("answers.json")
 PICTURE = Path(__file__).parents[2] / "docs" / "images" / "bars.svg"
 WAYS = {"rerank": "quiet", "rerank fused": "", "search fused": "found"}
 """What is drawn of `diagnose`, and how its number is written."""
@@ -57,8 +56,8 @@ class Case:
     cheap: Any = None
 
 
-def senses(domain: str, whole: bool) -> Callable[[Any], Case]:
-    """Words marked in sentences of a domain of WordNet: their senses, of the domain's or of all, by BM25 and LSA."""
+def senses(domain: str, whole: bool = False, lexical: bool = False) -> Callable[[Any], Case]:
+    """Words marked in sentences of a domain of WordNet: their senses, among the domain's or among all."""
 
     def make(given: Any) -> Case:
         folder = given.sources / "wordnet"
@@ -71,7 +70,8 @@ def senses(domain: str, whole: bool) -> Callable[[Any], Case]:
             for name in names
             for i, text in zip(every[name].items.ids, every[name].items.texts, strict=True)
         }
-        index = indexed(given.work / f"{domain}{'-all' * whole}.index", texts, lexical=True)
+        place = f"{domain}{'-all' * whole}{'-lexical' * lexical}.index"
+        index = indexed(given.work / place, texts, lexical)
         scorer = scored(given, "senses", ck.CrossEncoder(given.model, cores=1))
         return split(index, scorer, asked.queries, asked.qrels, 100)
 
@@ -164,34 +164,42 @@ def sample(given: Any) -> Case:
 
 
 SETS: dict[str, Callable[[Any], Case]] = {
-    "act of 96,523, BM25 and LSA": senses("noun.act", whole=True),
-    "artifact, BM25 and LSA": senses("noun.artifact", whole=False),
+    "noun.act of 96,523": senses("noun.act", whole=True),
+    "act of 96,523, BM25 and LSA": senses("noun.act", whole=True, lexical=True),
+    "noun.artifact of 11,986": senses("noun.artifact"),
+    "artifact, BM25 and LSA": senses("noun.artifact", lexical=True),
+    "adj.all of 14,493": senses("adj.all"),
     "sample": sample,
+    "wordnet-act": matrix("wordnet-act"),
     "act, [EMB]": matrix("wordnet-act-emb", "wordnet-act"),
     "act, [CLS]": matrix("wordnet-act-cls", "wordnet-act"),
+    "wordnet-artifact": matrix("wordnet-artifact"),
     "answers": medquad("answers"),
-    "answers, BM25 and LSA": medquad("answers", True),
+    "answers, BM25 and LSA": medquad("answers", lexical=True),
     "diseases": medquad("diseases"),
+    "medquad": matrix("medquad"),
+    "python-docs": matrix("python-docs"),
+    "scifact": matrix("scifact"),
 }
 NAMES = {
     "noun.act of 96,523": "96,523 word senses",
-    "act of 96,523, BM25 and LSA": "the same, without vectors",
+    "act of 96,523, BM25 and LSA": "96,523 word senses, no vectors",
     "noun.artifact of 11,986": "11,986 senses of things",
-    "artifact, BM25 and LSA": "the same, without vectors",
+    "artifact, BM25 and LSA": "11,986 senses of things, no vectors",
     "adj.all of 14,493": "14,493 senses of adjectives",
-    "sample": "11,587 senses (the demo's)",
+    "sample": "11,587 senses of things (demo)",
     "wordnet-act": "6,567 senses of acts",
-    "act, [EMB]": "the same, larger scorer",
-    "act, [CLS]": "the same, [CLS] scorer",
+    "act, [EMB]": "6,567 senses of acts, large model",
+    "act, [CLS]": "6,567 senses of acts, [CLS] model",
     "wordnet-artifact": "3,000 senses of things",
     "answers": "15,809 medical answers",
-    "answers, BM25 and LSA": "the same, without vectors",
-    "diseases": "15,809 medical answers",
+    "answers, BM25 and LSA": "15,809 medical answers, no vectors",
+    "diseases": "15,809 answers, all on a disease",
     "medquad": "1,000 medical answers",
     "python-docs": "6,372 entries of Python's manual",
     "scifact": "5,183 scientific abstracts",
 }
-"""What the picture calls the sets of benchmarks/results/answers.json and of this script."""
+"""Names in the picture."""
 
 
 def indexed(folder: Path, texts: dict[str, str], lexical: bool) -> ck.ItemIndex:
@@ -274,24 +282,17 @@ def measure(given: Any) -> None:
 
 LEFT, BAR, LINE, TOP = 8, 312, 46, 184
 """Where bars begin, their length at 100%, the height of a set's lines, and where the sets begin."""
-STYLE = """text { fill: #1f2328 } .found { font-weight: 600 } .quiet { fill: #59636e } .track { fill: #eaeef2 } .clear { fill: #0f766e }
+STYLE = """.paper { fill: #ffffff } text { fill: #1f2328 } .found { font-weight: 600 } .quiet { fill: #59636e } .track { fill: #eaeef2 } .clear { fill: #0f766e }
 .same { fill: #8cc7c0 } .plain { stroke: #59636e } .fused { stroke: #1f2328 } .two, .extra { fill: #b45309 }
 path { stroke-width: 3.5; fill: none }
-@media (prefers-color-scheme: dark) { text { fill: #e6edf3 } .quiet { fill: #9198a1 }
-.track { fill: #21262d } .clear { fill: #2dd4bf } .same { fill: #1f6f68 } .plain { stroke: #9198a1 }
+@media (prefers-color-scheme: dark) { .paper { fill: #14181d } text { fill: #e6edf3 } .quiet { fill: #9198a1 }
+.track { fill: #2a3038 } .clear { fill: #2dd4bf } .same { fill: #1f6f68 } .plain { stroke: #9198a1 }
 .fused { stroke: #ffffff } .two, .extra { fill: #f59e0b } }"""
 
 
 def drawn() -> dict[str, dict[str, Any]]:
     """Return what is drawn of each set: means, the gain's interval, the share missed, and what made them."""
     made: dict[str, dict[str, Any]] = {}
-    for line in ANSWERS.read_text().splitlines() if ANSWERS.exists() else ():
-        row = json.loads(line)
-        if row["calls"] == CALLS:
-            means = {way: of["R@20"] for way, of in row["means"].items()}
-            gain = row["gain"]["rerank fused"]["R@20"][1:3]
-            made[row["set"]] = {"means": means, "gain": gain, "missed": row["beyond"][0]}
-            made[row["set"]]["by"] = f"lab/benchmarks/answers.py at {row['commit']}, {row['date']}"
     for name, row in json.loads(RESULTS.read_text()).items():
         values = {way: np.array(of) for way, of in row["R@20"].items()}
         gain = paired(values["search fused"] - values["rerank fused"])
@@ -329,7 +330,7 @@ def draw() -> None:
         f'<svg xmlns="http://www.w3.org/2000/svg" width="480" height="{height}" viewBox="0 0 480 {height}" '
         'font-family="system-ui, sans-serif" font-size="16">\n'
         "<title>Right items among the 20 returned, in percent, on every set</title>\n"
-        f"<style>{STYLE}</style>\n"
+        f'<style>{STYLE}</style>\n<rect class="paper" width="480" height="{height}"/>\n'
     )
     PICTURE.write_text(start + "\n".join([*shapes, "</svg>\n"]), encoding="utf-8")
 

@@ -187,7 +187,7 @@ NAMES = {
     "noun.artifact of 11,986": "11,986 senses of things",
     "artifact, BM25 and LSA": "11,986 senses of things, no vectors",
     "adj.all of 14,493": "14,493 senses of adjectives",
-    "sample": "11,587 senses of things (demo)",
+    "sample": "11,587 senses (demo, 40 of 60 queries)",
     "wordnet-act": "6,567 senses of acts",
     "act, [EMB]": "6,567 senses of acts, large model",
     "act, [CLS]": "6,567 senses of acts, [CLS] model",
@@ -320,9 +320,11 @@ def draw() -> None:
     shapes += [text(42, 67 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
     shapes += [row(of, NAMES[name], TOP + LINE * at) for at, (name, of) in enumerate(table.items())]
     end = TOP + LINE * len(table) + 20
+    commits = ", ".join(sorted({of["commit"] for of in table.values()}))
+    date = max(of["date"] for of in table.values())
     sources = [
         "Clearly: the difference has a 95% interval above 0.",
-        *sorted({of["by"] for of in table.values()}),
+        f"lab/benchmarks/bars.py at {commits}; {date}",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8

@@ -163,43 +163,34 @@ def sample(given: Any) -> Case:
     return made
 
 
-SETS: dict[str, Callable[[Any], Case]] = {
-    "noun.act of 96,523": senses("noun.act", whole=True),
-    "act of 96,523, BM25 and LSA": senses("noun.act", whole=True, lexical=True),
-    "noun.artifact of 11,986": senses("noun.artifact"),
-    "artifact, BM25 and LSA": senses("noun.artifact", lexical=True),
-    "adj.all of 14,493": senses("adj.all"),
-    "sample": sample,
-    "wordnet-act": matrix("wordnet-act"),
-    "act, [EMB]": matrix("wordnet-act-emb", "wordnet-act"),
-    "act, [CLS]": matrix("wordnet-act-cls", "wordnet-act"),
-    "wordnet-artifact": matrix("wordnet-artifact"),
-    "answers": medquad("answers"),
-    "answers, BM25 and LSA": medquad("answers", lexical=True),
-    "diseases": medquad("diseases"),
-    "medquad": matrix("medquad"),
-    "python-docs": matrix("python-docs"),
-    "scifact": matrix("scifact"),
+SETS: dict[str, tuple[str, Callable[[Any], Case]]] = {
+    "noun.act of 96,523": ("96,523 word senses", senses("noun.act", whole=True)),
+    "act of 96,523, BM25 and LSA": (
+        "96,523 word senses, no vectors",
+        senses("noun.act", whole=True, lexical=True),
+    ),
+    "noun.artifact of 11,986": ("11,986 senses of things", senses("noun.artifact")),
+    "artifact, BM25 and LSA": (
+        "11,986 senses of things, no vectors",
+        senses("noun.artifact", lexical=True),
+    ),
+    "adj.all of 14,493": ("14,493 senses of adjectives", senses("adj.all")),
+    "sample": ("11,587 senses (demo, 40 of 60 queries)", sample),
+    "wordnet-act": ("6,567 senses of acts", matrix("wordnet-act")),
+    "act, [EMB]": ("6,567 senses of acts, large model", matrix("wordnet-act-emb", "wordnet-act")),
+    "act, [CLS]": ("6,567 senses of acts, [CLS] model", matrix("wordnet-act-cls", "wordnet-act")),
+    "wordnet-artifact": ("3,000 senses of things", matrix("wordnet-artifact")),
+    "answers": ("15,809 medical answers", medquad("answers")),
+    "answers, BM25 and LSA": (
+        "15,809 medical answers, no vectors",
+        medquad("answers", lexical=True),
+    ),
+    "diseases": ("15,809 answers, all on a disease", medquad("diseases")),
+    "medquad": ("1,000 medical answers", matrix("medquad")),
+    "python-docs": ("6,372 entries of Python's manual", matrix("python-docs")),
+    "scifact": ("5,183 scientific abstracts", matrix("scifact")),
 }
-NAMES = {
-    "noun.act of 96,523": "96,523 word senses",
-    "act of 96,523, BM25 and LSA": "96,523 word senses, no vectors",
-    "noun.artifact of 11,986": "11,986 senses of things",
-    "artifact, BM25 and LSA": "11,986 senses of things, no vectors",
-    "adj.all of 14,493": "14,493 senses of adjectives",
-    "sample": "11,587 senses (demo, 40 of 60 queries)",
-    "wordnet-act": "6,567 senses of acts",
-    "act, [EMB]": "6,567 senses of acts, large model",
-    "act, [CLS]": "6,567 senses of acts, [CLS] model",
-    "wordnet-artifact": "3,000 senses of things",
-    "answers": "15,809 medical answers",
-    "answers, BM25 and LSA": "15,809 medical answers, no vectors",
-    "diseases": "15,809 answers, all on a disease",
-    "medquad": "1,000 medical answers",
-    "python-docs": "6,372 entries of Python's manual",
-    "scifact": "5,183 scientific abstracts",
-}
-"""Names in the picture."""
+"""Names in the picture, and how the sets are made."""
 
 
 def indexed(folder: Path, texts: dict[str, str], lexical: bool) -> ck.ItemIndex:
@@ -261,7 +252,7 @@ def measure(given: Any) -> None:
     commit = subprocess.run(git, capture_output=True, text=True, cwd=RESULTS.parent).stdout.strip()
     for name in given.sets or SETS:
         began = time.time()
-        found = measured(SETS[name](given)) | {
+        found = measured(SETS[name][1](given)) | {
             "commit": commit,
             "date": time.strftime("%Y-%m-%d"),
         }
@@ -290,21 +281,10 @@ path { stroke-width: 3.5; fill: none }
 .fused { stroke: #ffffff } .two, .extra { fill: #f59e0b } }"""
 
 
-def drawn() -> dict[str, dict[str, Any]]:
-    """Return what is drawn of each set: means, the gain's interval, the share missed, and what made them."""
-    made: dict[str, dict[str, Any]] = {}
-    for name, row in json.loads(RESULTS.read_text()).items():
-        values = {way: np.array(of) for way, of in row["R@20"].items()}
-        gain = paired(values["search fused"] - values["rerank fused"])
-        made[name] = {"means": {way: of.mean() for way, of in values.items()}}
-        made[name] |= {"gain": (gain.low, gain.high), "missed": row["missed"]}
-        made[name]["by"] = f"lab/benchmarks/bars.py at {row['commit']}, {row['date']}"
-    return dict(sorted(made.items(), key=lambda each: -each[1]["missed"]))
-
-
 def draw() -> None:
     """Draw a bar for each set: the share of the relevant items that are among the 20 returned."""
-    table = drawn()
+    read = json.loads(RESULTS.read_text()).items()
+    table = dict(sorted(read, key=lambda each: -each[1]["missed"]))
     legend = [
         ('<rect class="clear" x="8" y="55" width="24" height="12"/>', "search with crossknn"),
         (
@@ -318,7 +298,9 @@ def draw() -> None:
     shapes = [text(LEFT, 17, "Right items among the 20 returned, in percent,", "found")]
     shapes += [text(LEFT, 39, "with 50 calls for each query", "found")]
     shapes += [text(42, 67 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
-    shapes += [row(of, NAMES[name], TOP + LINE * at) for at, (name, of) in enumerate(table.items())]
+    shapes += [
+        row(of, SETS[name][0], TOP + LINE * at) for at, (name, of) in enumerate(table.items())
+    ]
     end = TOP + LINE * len(table) + 20
     commits = ", ".join(sorted({of["commit"] for of in table.values()}))
     date = max(of["date"] for of in table.values())
@@ -339,11 +321,10 @@ def draw() -> None:
 
 def row(found: dict[str, Any], name: str, y: int) -> str:
     """Draw a set: its name, what the first stage misses, a bar, and marks of the other ways."""
-    shown = {
-        way: 100 * found["means"][way] for way in (*WAYS, "two scorers") if way in found["means"]
-    }
+    values = {way: 100 * np.array(of) for way, of in found["R@20"].items()}
+    clear = paired(values["search fused"] - values["rerank fused"]).low > 0
+    shown = {way: values[way].mean() for way in (*WAYS, "two scorers") if way in values}
     at = {way: LEFT + BAR * value / 100 for way, value in shown.items()}
-    clear = found["gain"][0] > 0
     numbers = "".join(
         text(356 + 38 * place, y + 35, f"{value:.0f}", WAYS.get(way, "extra"), "end")
         for place, (way, value) in enumerate(shown.items())

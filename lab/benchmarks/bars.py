@@ -175,7 +175,7 @@ SETS: dict[str, tuple[str, Callable[[Any], Case]]] = {
         senses("noun.artifact", lexical=True),
     ),
     "adj.all of 14,493": ("14,493 senses of adjectives", senses("adj.all")),
-    "sample": ("11,587 senses (demo, 40 of 60 queries)", sample),
+    "sample": ("11,587 senses (demo, 40 queries)", sample),
     "wordnet-act": ("6,567 senses of acts", matrix("wordnet-act")),
     "act, [EMB]": ("6,567 senses of acts, large model", matrix("wordnet-act-emb", "wordnet-act")),
     "act, [CLS]": ("6,567 senses of acts, [CLS] model", matrix("wordnet-act-cls", "wordnet-act")),
@@ -306,7 +306,8 @@ def draw() -> None:
     date = max(of["date"] for of in table.values())
     sources = [
         "Clearly: the difference has a 95% interval above 0.",
-        f"lab/benchmarks/bars.py at {commits}; {date}",
+        f"Made by lab/benchmarks/bars.py, {date},",
+        f"at {commits}",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8

@@ -293,7 +293,7 @@ def draw() -> None:
         ),
         (tick("plain", 20, 100), "reranking the first 50"),
         (tick("fused", 20, 124), "fused reranking: the first stage's scores count, too"),
-        (diamond(20, 157), "search with two scorers, in the time of 50 calls"),
+        (diamond(20, 157), "two scorers, in the time of 50 calls (cheap one: 1/20)"),
     ]
     shapes = [text(LEFT, 17, "Right items among the 20 returned, in percent,", "found")]
     shapes += [text(LEFT, 39, "with 50 calls for each query", "found")]

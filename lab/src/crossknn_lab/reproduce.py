@@ -182,6 +182,7 @@ def checklist() -> str:
     of it."""
     columns = ("paper", "claim", "figure", "ours", "holds", "why")
     lines = [
+        *("---", "search:", "  exclude: true", "---"),
         "# The papers' claims and figures",
         "",
         "The first table puts the papers' headline claims beside our figures. The others list every figure and table of",

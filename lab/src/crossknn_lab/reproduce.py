@@ -182,12 +182,13 @@ def checklist() -> str:
     of it."""
     columns = ("paper", "claim", "figure", "ours", "holds", "why")
     lines = [
+        *("---", "search:", "  exclude: true", "---"),
         "# The papers' claims and figures",
         "",
-        "The first table puts the papers' headline claims beside our figures, the others list every figure and table of",
-        "the papers and say where ours is. [All figures](report.md) are made by `crossknn-lab reproduce`",
-        "([reproduce](../how-to/reproduce.md)). Do not edit this page, which is made from `crossknn_lab/papers.toml` by",
-        "`CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`.",
+        "The first table puts the papers' headline claims beside our figures. The others list every figure and table of",
+        "the papers, and say where ours is. [All figures](report.md) names the command, commit and date that made it",
+        "([reproduce](../how-to/reproduce.md)); the other pages name theirs. Do not edit this page: it is made from",
+        "`crossknn_lab/papers.toml` by `CROSSKNN_WRITE_DOCS=1 pytest lab/tests/test_reports.py`.",
         "",
         "## Claims",
         "",
@@ -196,7 +197,7 @@ def checklist() -> str:
         *(f"| {' | '.join(claim[name] for name in columns)} |" for claim in PAPERS["claim"]),
         "",
     ]
-    for paper, title in PAPERS["papers"].items():
+    for paper, title in list(PAPERS["papers"].items())[:-1]:  # what is ours is in the report
         mine = [figure for figure in FIGURES if figure.paper == paper]
         lines += [f"## {paper}", "", f"{title}.", "", "| | shows | here |", "|---|---|---|"]
         lines += [f"| {f.label} | {f.title} | {_outcome(f)} |" for f in mine]
@@ -206,8 +207,7 @@ def checklist() -> str:
 
 def _outcome(figure: PaperFigure) -> str:
     """As a cell of a table within the docs: their files as links."""
-    made = f"[**Made**](report.md#{slug(figure.head)}). {figure.here}"
-    text = made if figure.kind else figure.elsewhere
+    text = f"[Made](report.md#{slug(figure.head)})." if figure.kind else figure.elsewhere
     text = f"Not made: {figure.why_not}" if figure.why_not else text
     linked = re.sub(r"docs/([\w-]+/([\w-]+)\.md)", r"[\2](../\1)", text)
     return linked.replace("../evidence/", "").replace("|", "\\|")

@@ -52,7 +52,7 @@ AFTER_SEARCH = 4
 
 ROUNDS = 20
 """Number of rounds by default. Ten lose a point of recall, five two, two six to nine
-(docs/evidence/performance.md)."""
+(docs/evidence/cost.md)."""
 
 BETA = 1.0
 """Standard deviations added to a prediction if there are no scores of other queries. With scores of

@@ -140,26 +140,21 @@ def top_k(scores: FloatArray, count: int, positions: IntArray | None = None) -> 
     >>> top_k(np.array([[1.0, 3.0, 3.0, 2.0]]), 3).items
     array([[1, 2, 3]])
     """
-    by = [None] * len(scores) if positions is None else positions
-    rows = zip(scores, by, strict=True)
-    return Candidates.from_rows([_top_of_row(row, count, place) for row, place in rows])
-
-
-def _top_of_row(
-    row: FloatArray, count: int, positions: IntArray | None
-) -> tuple[IntArray, FloatArray]:
-    if 0 < count < len(row):
-        threshold = np.partition(row, len(row) - count)[len(row) - count]
-        above, ties = np.flatnonzero(row > threshold), np.flatnonzero(row == threshold)
-        if positions is not None:
-            ties = ties[np.argsort(positions[ties])]
-        chosen = np.concatenate([above, ties[: count - len(above)]])
-    else:
+    rows = []
+    for r, row in enumerate(scores):
+        place = None if positions is None else positions[r]
         chosen = np.arange(min(count, len(row)))
-    chosen = chosen[row[chosen] > -np.inf]
-    order = np.lexsort((chosen if positions is None else positions[chosen], -row[chosen]))
-    chosen = chosen[order]
-    return chosen, row[chosen]
+        if 0 < count < len(row):
+            threshold = np.partition(row, len(row) - count)[len(row) - count]
+            above, ties = np.flatnonzero(row > threshold), np.flatnonzero(row == threshold)
+            if place is not None:
+                ties = ties[np.argsort(place[ties])]
+            chosen = np.concatenate([above, ties[: count - len(above)]])
+        chosen = chosen[row[chosen] > -np.inf]
+        order = np.lexsort((chosen if place is None else place[chosen], -row[chosen]))
+        chosen = chosen[order]
+        rows.append((chosen, row[chosen]))
+    return Candidates.from_rows(rows)
 
 
 def solve_scaled(products: FloatArray, right: FloatArray) -> FloatArray:

@@ -109,8 +109,10 @@ def command(
     add_lists(index, options.lists, queries)
     task = options.task(queries, index)
     *others, exact = scorer.open_all(workers=1 if options.no_exact else o.threads(None))
-    if options.lists is not None:
-        methods |= _of_lists(index, methods, queries, exact.fingerprint, min(budgets))
+    if options.lists is not None and not any("lists" in str(each) for each in methods.values()):
+        for method in map(parse_method, ("rerank", DEFAULT)):
+            method = using_lists(index, method, queries, exact.fingerprint, min(budgets))
+            methods[str(method)] = method
     stored = StoredScorer(exact, o.open_store(exact, index, store))
     searcher = Searcher(index, [*(o.stored(each, index, store) for each in others), stored])
     for method in methods.values():
@@ -156,21 +158,6 @@ def _after_cheaper(
     seconds = [rate_of(each, texts, searcher.index.items.texts).seconds for each in models]
     sentences = [sentence_after(alone, *rung, seconds) for rung in rungs[1::2]]
     return [list(outcome.rows()) for _, outcome in rungs], sentences
-
-
-def _of_lists(
-    index: ItemIndex,
-    methods: Mapping[str, Method],
-    queries: QuerySet,
-    fingerprint: str | None,
-    budget: int,
-) -> dict[str, Method]:
-    """Return reranking and the default search from the user's lists, unless methods name lists."""
-    if any("lists" in str(method) for method in methods.values()):
-        return {}
-    both = parse_method("rerank"), parse_method(DEFAULT)
-    made = [using_lists(index, method, queries, fingerprint, budget) for method in both]
-    return {str(method): method for method in made}
 
 
 def _exact(stored: StoredScorer, queries: QuerySet, index: ItemIndex) -> FloatArray:

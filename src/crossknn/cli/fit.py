@@ -78,13 +78,18 @@ def command(
     if method == "stored" or queries is None:
         report = _fit_stored(index, given, fitted.retriever)
     elif method in JUDGED:
-        judged = None if qrels is None else read_qrels(qrels)
-        report = _fit_judged(
-            *(index, given, method, per, limits),
-            queries=o.read_queries(queries),
-            qrels=judged,
-            keep_own=keep_own,
-        )
+        from crossknn.fitting.calibration import fit_calibration
+        from crossknn.fitting.fusion import fit_fusion
+
+        judged, asked = None if qrels is None else read_qrels(qrels), o.read_queries(queries)
+        with progress("scoring", "pairs") as scored:
+            how: dict[str, Any] = {"qrels": judged, "keep_own": keep_own, "progress": scored}
+            if method == "fusion":
+                how |= {"depth": per or 100, "limits": limits.limits()}
+                report = fit_fusion(index, given, asked, **how)
+            else:
+                budget = Budget(per_query=per, deadline=limits.deadline)
+                report = fit_calibration(index, given, asked, budget=budget, **how)
     else:
         options = asdict(fitted) | {"per": per, "limits": limits.limits(), "progress": progress}
         made = fit(index, given, o.read_queries(queries).texts, method, **options)
@@ -115,26 +120,6 @@ def _check(method: str, queries: Path | None, qrels: Path | None, fitted: Vector
         )
     if method == "calibration" and qrels is None:
         raise InputError("calibration needs relevance judgements: give --qrels FILE")
-
-
-def _fit_judged(
-    index: ItemIndex,
-    scorer: Any,
-    method: str,
-    per: int | None,
-    limits: o.LimitOptions,
-    **options: Any,
-) -> dict[str, Any]:
-    """Fit a fusion or a calibration, and return its report."""
-    from crossknn.fitting.calibration import fit_calibration
-    from crossknn.fitting.fusion import fit_fusion
-
-    with progress("scoring", "pairs") as report:
-        options["progress"] = report
-        if method == "fusion":
-            return fit_fusion(index, scorer, depth=per or 100, limits=limits.limits(), **options)
-        budget = Budget(per_query=per, deadline=limits.deadline)
-        return fit_calibration(index, scorer, budget=budget, **options)
 
 
 def _fit_stored(index: ItemIndex, scorer: Any, retriever: str | None) -> dict[str, Any]:

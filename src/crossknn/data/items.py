@@ -17,7 +17,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from crossknn.data.layouts import folder_at
-from crossknn.data.records import Entries, Record, Records, given_records, read_records
+from crossknn.data.records import Entries, Records, given_records, read_records
 from crossknn.data.text_files import is_id_name
 from crossknn.errors import InputError
 from crossknn.types import BoolArray, IntArray, json_value
@@ -193,20 +193,18 @@ def items_from(
             raise InputError(f"{record.place} has an empty text")
         texts.append(text)
         titles.append(values["title"])
-        extra.append(_further(record, {own, title, body}))
+        used = {own, title, body}
+        try:
+            others = {str(k): json_value(v) for k, v in record.fields.items() if k not in used}
+        except RecursionError:
+            raise InputError(f"{record.place} has a field that is nested too deeply") from None
+        extra.append(others)
     if not ids:
         raise InputError(f"{records.source} holds no items")
     if id_name is None and (unused := next(filter(is_id_name, extra[0]), None)):
         message = "%s: items are numbered; if %r is their id, name it with --id-field (id_field=)"
         logger.warning(message, records.source, unused)
     return Items(ids=list(ids), texts=texts, titles=titles, extra=extra, template=template)
-
-
-def _further(record: Record, used: set[str | None]) -> dict[str, object]:
-    try:
-        return {str(k): json_value(v) for k, v in record.fields.items() if k not in used}
-    except RecursionError:
-        raise InputError(f"{record.place} has a field that is nested too deeply") from None
 
 
 def _template_fields(template: str) -> list[str]:

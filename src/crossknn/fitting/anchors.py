@@ -69,20 +69,16 @@ def collect_anchors(
     meta: dict[str, Any] = {"fingerprint": opened.fingerprint}
     meta["scales"] = _scales(index, arrays["scores"], arrays["queries"])
     index.put_artifact(ANCHORS, meta, arrays)
-    _teach(index.for_scorer(opened.fingerprint))
-    return report
-
-
-def _teach(index: ItemIndex) -> None:
-    """Fit kriging's prior to the anchors, unless past searches give a better fit."""
-    count, before = len(index.anchor_queries), stored_prior(index)
-    if before is not None and before.from_searches and count < TEACHING_ANCHORS:
-        return
-    if count > 1 and index.vectors:
+    index = index.for_scorer(opened.fingerprint)
+    count, prior = len(index.anchor_queries), stored_prior(index)
+    # A prior that was fitted to past searches is better than one of few anchors.
+    enough = prior is None or not prior.from_searches or count >= TEACHING_ANCHORS
+    if enough and count > 1 and index.vectors:
         try:
             fit_prior(index)
         except InputError as error:  # such as queries that have no vectors
             logger.warning("kriging's prior was not fitted to the anchors: %s", error)
+    return report
 
 
 def check_texts(queries: Texts) -> list[str]:

@@ -121,7 +121,14 @@ def _weigh(
         pool = _without(pool, own)
         grades = _grades(rows, items), _grades(rows, pool), best
         weights, deviations, ndcg = by_judgements(scores, cheap(pool), grades, weights)
-        measured = {"ndcg": ndcg, **_note(ndcg)}
+        measured["ndcg"] = ndcg
+        if ndcg["both"] < ndcg["retrievers"]:
+            measured["note"] = (
+                "the retrievers order better without this cross-encoder (nDCG@10 "
+                f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, cross-encoder alone "
+                f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
+                "which decides the order; --method retrieve gives this order without scoring pairs"
+            )
     return measured | {
         "judged": 0 if best is None else int(best.any(axis=1).sum()),
         "weights": dict(zip(shipped, weights.tolist(), strict=True)),
@@ -140,17 +147,6 @@ def _shipped(index: Index) -> dict[str, float]:
     if not shipped:
         raise InputError("fusion needs an index with item vectors or bm25")
     return shipped
-
-
-def _note(ndcg: Mapping[str, float]) -> dict[str, str]:
-    if ndcg["both"] >= ndcg["retrievers"]:
-        return {}
-    return {
-        "note": f"the retrievers order better without this cross-encoder (nDCG@10 "
-        f"{ndcg['retrievers']:.3f}, with it {ndcg['both']:.3f}, cross-encoder alone "
-        f"{ndcg['cross-encoder']:.3f}): the weights are those of the retrievers' fusion, "
-        "which decides the order; --method retrieve gives this order without scoring pairs"
-    }
 
 
 def _without(items: IntArray, own: IntArray | None) -> IntArray:

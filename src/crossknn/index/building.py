@@ -125,30 +125,23 @@ def parts_over(
         )
     values: Any = store
     name, build, parts = DUAL_ENCODER if model else GIVEN, new_build(), dict[str, Any]()
-    if folder is not None:
-        build, parts = _parts_beside(folder, store, build)
+    if folder is not None:  # of fits, beside the database
+        ids = zlib.crc32(np.ascontiguousarray(store.keys).tobytes())
+        meta: dict[str, Any] = {"n": store.shape[0], "ids": ids}
+        if not (folder.path / MANIFEST).exists():
+            folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
+        build, parts = folder.read()
+        made_for = parts.pop(_ITEMS_OF_STORE, None)
+        if made_for is None or made_for.meta != meta:
+            what = f"of {made_for.meta['n']:,} items" if made_for else "an index of its own"
+            raise InputError(
+                f"the folder {folder.path} is {what}, but {store.name} has {store.shape[0]:,} "
+                "items, whose ids do not match: give another folder, or collect and fit again in "
+                "a new folder"
+            )
     parts = {f"vectors/{name}": ItemVectors(values=values, encoder=model)} | parts
     given = {} if encode is None else {name: encode}
     return Parts(items, parts, build, given, folder)
-
-
-def _parts_beside(
-    folder: IndexFolder, store: DatabaseStore, build: str
-) -> tuple[str, dict[str, Artifact]]:
-    """Open or create the folder of fits of items in a database; return its build and parts."""
-    meta = {"n": store.shape[0], "ids": zlib.crc32(np.ascontiguousarray(store.keys).tobytes())}
-    if not (folder.path / MANIFEST).exists():
-        folder.write({_ITEMS_OF_STORE: Artifact(meta, {})}, build)
-    build, parts = folder.read()
-    items = parts.pop(_ITEMS_OF_STORE, None)
-    if items is None or items.meta != meta:
-        what = "an index of its own" if items is None else f"of {items.meta['n']:,} items"
-        raise InputError(
-            f"the folder {folder.path} is {what}, but {store.name} has {store.shape[0]:,} "
-            "items, whose ids do not match: give another folder, or collect and fit again in "
-            "a new folder"
-        )
-    return build, parts
 
 
 def check_name(name: str, what: str) -> None:

@@ -124,8 +124,6 @@ class ElasticWords(Ranked):
         self._store, self._query, self.n = store, query, store.shape[0]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """See `Retriever.top`."""
-
         def search(texts: Sequence[str], limit: int, among: Among) -> Sequence[Found]:
             answers = self._store.hits([self._asked(text, among) for text in texts], limit)
             return [([h["_id"] for h in hits], [h["_score"] for h in hits]) for hits in answers]

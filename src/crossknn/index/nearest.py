@@ -22,7 +22,7 @@ from crossknn import files
 from crossknn.errors import IndexFormatError, InputError, needs_extra
 from crossknn.linalg import inner
 from crossknn.retrievers.base import WHOLE
-from crossknn.types import NO_ITEM, BoolArray, Candidates, FloatArray, IntArray, Mask, Progress
+from crossknn.types import NO_ITEM, Candidates, FloatArray, IntArray, Mask, Progress
 
 logger = logging.getLogger(__name__)
 
@@ -69,13 +69,22 @@ class FaissStore:
         self, vectors: FloatArray, count: int, exclude: IntArray | None = None, allowed: Mask = None
     ) -> Candidates:
         """See `VectorStore.top`; approximate unless the filter allows only a few items."""
+        import faiss
+
         m, n = len(vectors), self.shape[0]
         if allowed is not None and (few := np.flatnonzero(allowed[:])).size <= FEW:
             return self._best(vectors, count, np.tile(few, (m, 1)), None, exclude)
         n_excluded = 0 if exclude is None else exclude.shape[1]
         surplus = max(SURPLUS * count, count + MIN_SURPLUS) if self._rescored else count
-        wanted = min(surplus + n_excluded, n)
-        scores, items = self._candidates(_even(vectors), wanted, n_excluded, allowed)
+        wanted, n_lists = min(surplus + n_excluded, n), self._lists.nlist
+        share = 1.0 if allowed is None else float(allowed.mean())
+        read = items_read(n, n_lists, wanted, n_excluded) / share
+        options: dict[str, Any] = {"nprobe": round(min(read / n, 1) * n_lists)}
+        if allowed is not None:
+            options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
+        parameters = faiss.SearchParametersIVF(**options)
+        scores, items = self._lists.search(_even(vectors), wanted, params=parameters)
+        items = np.where(items < n, items, NO_ITEM)  # a damaged file may name others
         later = np.arange(self._lists.ntotal, n)  # items added later are searched exactly
         later = later if allowed is None else later[allowed[later]]
         items = np.hstack([items, np.tile(later, (m, 1))])
@@ -83,21 +92,6 @@ class FaissStore:
             return self._best(vectors, count, items, None, exclude)
         scores = np.hstack([scores, inner(vectors, self.vectors(later))])
         return self._best(vectors, count, items, scores, exclude)
-
-    def _candidates(
-        self, vectors: FloatArray, wanted: int, n_excluded: int, allowed: BoolArray | None
-    ) -> tuple[FloatArray, IntArray]:
-        import faiss
-
-        n, n_lists = self.shape[0], self._lists.nlist
-        share = 1.0 if allowed is None else float(allowed.mean())
-        read = items_read(n, n_lists, wanted, n_excluded) / share
-        options: dict[str, Any] = {"nprobe": round(min(read / n, 1) * n_lists)}
-        if allowed is not None:
-            options["sel"] = faiss.IDSelectorBitmap(np.packbits(allowed, bitorder="little"))  # type: ignore
-        parameters = faiss.SearchParametersIVF(**options)
-        scores, items = self._lists.search(vectors, wanted, params=parameters)
-        return scores, np.where(items < n, items, NO_ITEM)  # a damaged file may name others
 
     def _best(
         self,
@@ -228,6 +222,4 @@ def _count_listed(folder: Path, rows: Any) -> int | None:
 
 def _even(vectors: FloatArray) -> FloatArray:
     """Pad vectors (c, d) with a zero if d is odd, because components are coded in pairs."""
-    padded = np.zeros((len(vectors), vectors.shape[1] + vectors.shape[1] % 2), np.float32)
-    padded[:, : vectors.shape[1]] = vectors
-    return padded
+    return np.pad(vectors.astype(np.float32, copy=False), ((0, 0), (0, vectors.shape[1] % 2)))

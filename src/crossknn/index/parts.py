@@ -164,7 +164,11 @@ class Parts:
         part, (kind, name) = self.held[key], plain(key).split("/", 1)
         if isinstance(part, Artifact):
             with refusing(f"{kind}/{name}"):
-                self._check_items()
+                items = self.items
+                lengths = [*map(len, (items.ids, items.texts, items.titles, items.extra))]
+                if len({*lengths}) > 1:
+                    said = f"the numbers of ids, texts, titles and fields differ: {lengths}"
+                    raise ValueError(said)
                 check_part(plain(key), part, len(self.items))
                 if kind in _READERS:
                     part = self.held[key] = _READERS[kind](part, name)
@@ -206,12 +210,6 @@ class Parts:
         """Name of the word models' tokenizer."""
         models = (f"words/{name}" for name in self.names("words") if name != SPARSE)
         return next((str(self.metas[key].get("tokenizer")) for key in models), UNICODE.name)
-
-    def _check_items(self) -> None:
-        items = self.items
-        counts = [len(column) for column in (items.ids, items.texts, items.titles, items.extra)]
-        if len(set(counts)) > 1:
-            raise ValueError(f"the numbers of ids, texts, titles and fields differ: {counts}")
 
 
 def new_build() -> str:

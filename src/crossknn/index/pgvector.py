@@ -91,7 +91,14 @@ class PgVectorStore(DatabaseStore):
             ids = [key for (key,) in self._rows(f"select {{key}} {_HELD} order by {{id}}")]
             if None in ids:
                 raise InputError(f"{self.name} has a row whose id column {id!r} is null")
-            super().__init__(self.name, ids, self._dimensions(declared=about.mod > 0))
+            some = "" if about.mod > 0 else "distinct "  # declared dimensions are the same
+            rows = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
+            if len({*rows}) > 1:
+                raise InputError(
+                    f"the vectors of {self.name} have {rows[0][0]} dimensions, and others "
+                    f"{rows[1][0]}: all must have the same number"
+                )
+            super().__init__(self.name, ids, rows[0][0] if rows else 0)
 
     def _columns(self, table: str) -> dict[str, _Column]:
         """The name is read literally, `Docs` or `sales.Docs`, or as SQL does: `sales."Docs"`."""
@@ -101,16 +108,6 @@ class PgVectorStore(DatabaseStore):
                 if rows := self._rows(_COLUMNS, self._sql.Literal(name)):
                     return {name: _Column(*about) for name, *about in rows}
         return {}
-
-    def _dimensions(self, declared: bool) -> int:
-        some = "" if declared else "distinct "
-        rows = self._rows(f"select {some}{{dimensions}}({{vector}}) {_HELD} limit 2")
-        if len({*rows}) > 1:
-            raise InputError(
-                f"the vectors of {self.name} have {rows[0][0]} dimensions, and others "
-                f"{rows[1][0]}: all must have the same number"
-            )
-        return rows[0][0] if rows else 0
 
     def _rows(self, query: str, *values: Any) -> list[tuple[Any, ...]]:
         if self._connection is None or self._connection.closed:

@@ -155,8 +155,14 @@ class QdrantStore(DatabaseStore):
             return field(key=leaf.field, is_empty=True)
         if isinstance(leaf, Between):
             dates = "text" in {kind_of(value) for value in leaf.bounds.values()}
-            if dates:
-                _check_dates(leaf)
+            for value in leaf.bounds.values() if dates else ():
+                try:
+                    datetime.fromisoformat(str(value))
+                except ValueError:
+                    raise InputError(
+                        f"the filter compares {leaf.field!r} with {value!r}: Qdrant can order only "
+                        "numbers and dates such as '2024-05-31'"
+                    ) from None
             between = models.DatetimeRange if dates else models.Range
             return field(key=leaf.field, range=between(**leaf.bounds))
         conditions = list[Any]()
@@ -176,14 +182,3 @@ class QdrantStore(DatabaseStore):
 def plain_id(key: Any) -> Id:
     """Return an id as a number or a text, even if the client returns a UUID object."""
     return key if isinstance(key, int) else str(key)
-
-
-def _check_dates(leaf: Between) -> None:
-    for value in leaf.bounds.values():
-        try:
-            datetime.fromisoformat(str(value))
-        except ValueError:
-            raise InputError(
-                f"the filter compares {leaf.field!r} with {value!r}: Qdrant can order only "
-                "numbers and dates such as '2024-05-31'"
-            ) from None

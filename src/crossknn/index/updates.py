@@ -76,19 +76,16 @@ def carried_over(before: Parts, now: Parts) -> Parts:
 
 def deletion(parts: Parts, ids: Sequence[str]) -> dict[str, Growth]:
     """Return the parts that change when items are deleted; `InputError` for an unknown id."""
-    items, deleted = parts.items, parts.items.positions
-    if parts.passages is not None:
-        deleted = partial(_passages_of, items)
-    return {"items": Growth({"template": items.template}, {"deleted": deleted(ids)})}
-
-
-def _passages_of(items: Items, documents: Sequence[str]) -> IntArray:
-    """Return the positions (p,) of all passages of documents that the index has."""
-    found = [positions_of(items, document) for document in documents]
-    if [] in found:
-        hint = f" (ids look like {items.ids[0].rpartition('#')[0]!r})" if len(items) else ""
-        raise InputError(f"there is no document with the id {documents[found.index([])]!r}{hint}")
-    return np.concatenate([np.empty(0, np.int64), *map(np.array, found)])
+    items = parts.items
+    if parts.passages is None:
+        deleted = items.positions(ids)
+    else:  # the ids are those of documents
+        found = [positions_of(items, document) for document in ids]
+        if [] in found:
+            hint = f" (ids look like {items.ids[0].rpartition('#')[0]!r})" if len(items) else ""
+            raise InputError(f"there is no document with the id {ids[found.index([])]!r}{hint}")
+        deleted = np.concatenate([np.empty(0, np.int64), *map(np.array, found)])
+    return {"items": Growth({"template": items.template}, {"deleted": deleted})}
 
 
 def growth(

@@ -10,7 +10,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias, get_args, runtime_checkable
 
 import numpy as np
 
@@ -186,6 +186,9 @@ class Late(NamedTuple):
 class AllScores(ABC):
     """A retriever that scores all n items at once; subclasses define `of_all`."""
 
+    matches_only: ClassVar[bool] = False
+    """Whether only items with scores above 0 are returned, perhaps fewer than asked for."""
+
     @abstractmethod
     def of_all(self, queries: Queries) -> FloatArray:
         """Compute scores (m, n) float32 of all items, as a new array."""
@@ -197,7 +200,10 @@ class AllScores(ABC):
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
         """See `Retriever.top`."""
-        return top_k(mask(self.of_all(queries), None, allowed), count)
+        scores = self.of_all(queries)
+        if self.matches_only:
+            scores[scores <= 0] = -np.inf
+        return top_k(mask(scores, None, allowed), count)
 
 
 @dataclass(eq=False)
@@ -326,7 +332,6 @@ class RankFusion(Ranked):
     stages: Sequence[Retriever]
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """See `Retriever.top`."""
         depth = max(count, RANKED)
         return _fused([stage.top(queries, depth, allowed).items for stage in self.stages], count)
 
@@ -379,7 +384,6 @@ class LateRetriever(Ranked):
     name: str
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """See `Retriever.top`."""
         candidates = self.stage.top(queries, max(count, self.depth), allowed).items
         if self.name not in queries.states:
             queries.states[self.name] = self.model.encode_queries(queries.texts)

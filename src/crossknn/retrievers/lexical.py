@@ -21,10 +21,10 @@ from typing import Any
 import numpy as np
 
 from crossknn.errors import IndexFormatError, InputError
-from crossknn.linalg import mask, one_thread, top_k
+from crossknn.linalg import one_thread
 from crossknn.retrievers.base import AllScores
 from crossknn.retrievers.words import UNICODE, Tokenizer, tokenizer_named
-from crossknn.types import Artifact, BoolArray, Candidates, FloatArray, IntArray, Queries, States
+from crossknn.types import Artifact, FloatArray, IntArray, Queries, States
 
 K1, B = 1.5, 0.75
 
@@ -63,6 +63,7 @@ class BM25(AllScores):
     of an item) of the fit; a word that is new to the model gets the idf of a word in one item.
     """
 
+    matches_only = True
     vocabulary: Vocabulary
     n: int
     weights: FloatArray
@@ -103,10 +104,6 @@ class BM25(AllScores):
                 "the index is damaged: its BM25 names items that it lacks; build or copy it again"
             ) from error
         return scores
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items that share a term with the query, perhaps fewer items."""
-        return matching(self.of_all(queries), count, allowed)
 
     def rows(self, texts: Sequence[str]) -> tuple[dict[str, Any], dict[str, Any]]:
         """For added items, return the updated `meta` and the rows to append to the columns."""
@@ -168,6 +165,7 @@ class SparseVectors(AllScores):
     for each number of the n items that is not 0; the model `encoder.get()` makes those of queries.
     """
 
+    matches_only = True
     states: States
     encoder: Any
 
@@ -176,10 +174,6 @@ class SparseVectors(AllScores):
         if self not in queries.kept:
             queries.kept[self] = self._matrix(self.encoder.get().encode_queries(queries.texts))
         return np.asarray((queries.kept[self] @ self._by_term).toarray(), np.float32)
-
-    def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """Return the best allowed items with scores above 0, perhaps fewer items."""
-        return matching(self.of_all(queries), count, allowed)
 
     @cached_property
     def _by_term(self) -> Any:
@@ -204,12 +198,6 @@ class SparseVectors(AllScores):
         """Convert to an artifact, as stored in the index."""
         arrays = {"values": self.states.values, "starts": self.states.starts}
         return Artifact(self.encoder.state(), arrays)
-
-
-def matching(scores: FloatArray, count: int, allowed: BoolArray | None) -> Candidates:
-    """Return the best allowed items with scores (m, n) above 0, which are overwritten."""
-    scores[scores <= 0] = -np.inf
-    return top_k(mask(scores, None, allowed), count)
 
 
 def tfidf_of(texts: Sequence[str], tokenizer: Tokenizer) -> tuple[Vocabulary, FloatArray, Any]:

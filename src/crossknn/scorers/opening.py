@@ -135,7 +135,10 @@ def as_scorer(what: Any = None, **options: Any) -> Scorer:
         raise InputError(f"{what.__name__} is a class: give an instance, {what.__name__}(...)")
     if isinstance(what, Scorer):
         return what
-    if _reads_tokens(what):
+    # Models of transformers read token ids, unless their class has a `predict` of its own.
+    made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
+    own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
+    if made_by & {"transformers", "peft"} and own.split(".")[0] == "transformers":
         raise InputError(
             f"a {type(what).__name__} of Hugging Face's transformers scores no pairs of texts: "
             "give the model's folder or name, which has its tokenizer too, or a function of pairs"
@@ -186,14 +189,6 @@ def reading_of(scorer: Any = None) -> Reading:
 
 def _room(tokenizer: Any, length: int) -> int:
     return length - tokenizer.num_special_tokens_to_add(True) - min(SHORT_QUERY, length // 4)
-
-
-def _reads_tokens(what: Any) -> bool:
-    """Whether an object comes from transformers (such as a model) and has no `predict` of its
-    own."""
-    made_by = {base.__module__.split(".")[0] for base in type(what).__mro__}
-    own = getattr(getattr(type(what), "predict", None), "__module__", "transformers")
-    return bool(made_by & {"transformers", "peft"}) and own.split(".")[0] == "transformers"
 
 
 def _open_own(

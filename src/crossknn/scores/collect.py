@@ -107,8 +107,17 @@ def collect(
         progress: Called with (distinct pairs scored so far, distinct pairs in all).
     """
     limits, scorer = limits or Limits(), as_scorer(scorer)
-    fingerprint = fingerprint_of(scorer, store)
-    _check_request(queries, items, pairs, store.table().limit)
+    fingerprint, limit = fingerprint_of(scorer, store), store.table().limit
+    for what, texts in (("queries", queries), ("items", items)):
+        if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
+            raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
+    n_pairs = len(queries) * len(items) if pairs is None else len(pairs)
+    if 4 * n_pairs > limit:
+        raise InputError(
+            f"{n_pairs:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
+            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or "
+            "collect fewer scores"
+        )
     run = _Collection(store, fingerprint, queries, items, limits, progress)
     with _exclusive(store.path, run.deadline):
         portions = run.portions(pairs)
@@ -125,21 +134,6 @@ def collect(
     elif run.deadline.over():
         report.stopped_by = "deadline"
     return report
-
-
-def _check_request(
-    queries: Sequence[str], items: Sequence[str], pairs: Pairs | None, limit: int
-) -> None:
-    for what, texts in (("queries", queries), ("items", items)):
-        if isinstance(texts, str | Mapping) or hasattr(texts, "columns"):
-            raise InputError(f"the {what} are a {type(texts).__name__}; give a list of texts")
-    n_pairs = len(queries) * len(items) if pairs is None else len(pairs)
-    if 4 * n_pairs > limit:
-        raise InputError(
-            f"{n_pairs:,} scores do not fit into a store of {limit // 2**20:,} MB, where new "
-            "scores would replace the first ones: set CROSSKNN_STORE_LIMIT to more MB, or "
-            "collect fewer scores"
-        )
 
 
 def exact_scores(

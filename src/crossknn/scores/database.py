@@ -131,7 +131,11 @@ class ScoreFile:
         """Whether the path now names another file or none; if so, this one is closed for good."""
         with running(), self._lock:
             if self._connection is not None and not self._connection.in_transaction:
-                self.replaced = self.replaced or self._moved()
+                try:
+                    moved = self.path is not None and self.path.stat().st_ino != self._inode
+                except OSError as error:  # a file that cannot be looked at may still be there
+                    moved = isinstance(error, FileNotFoundError)
+                self.replaced = self.replaced or moved
             if self.replaced:
                 self.close()
         return self.replaced
@@ -166,14 +170,6 @@ class ScoreFile:
             raise kind(f"the scores in {self.path} {what}: {why}") from error
         except sqlite3.DatabaseError as error:
             raise self.damaged(error) from error
-
-    def _moved(self) -> bool:
-        try:
-            return self.path is not None and self.path.stat().st_ino != self._inode
-        except FileNotFoundError:
-            return True
-        except OSError:
-            return False  # a file that cannot be looked at may still be there
 
     def _exists(self) -> bool:
         """Whether the file exists; an empty file, which a full disk leaves, counts as missing."""

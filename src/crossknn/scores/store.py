@@ -64,7 +64,10 @@ class ScoreTable(ScoreFile):
 
     def __init__(self, path: Path | None) -> None:
         super().__init__(path)
-        self.limit = _size_limit()
+        megabytes = os.environ.get("CROSSKNN_STORE_LIMIT", str(LIMIT >> 20))
+        if not megabytes.isdecimal() or not int(megabytes):
+            raise InputError(f"CROSSKNN_STORE_LIMIT is {megabytes!r}; give a number of MB above 0")
+        self.limit = int(megabytes) << 20
 
     def ids(
         self, table: TextTable, texts: Sequence[str], *, add: bool = False, keep: bool = False
@@ -124,7 +127,7 @@ class ScoreTable(ScoreFile):
         number of new pairs. Existing scores are kept."""
         values = np.asarray(scores, np.float32)
         if len(bad := values[~usable(values)]):
-            raise ScorerError(f"a score is {bad[0]}: it cannot be kept")
+            raise ScorerError(f"a score is {bad[0]}: it cannot be stored_ids")
         added = 0
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
@@ -133,10 +136,26 @@ class ScoreTable(ScoreFile):
                 before, blocks = np.full(len(ids), np.nan), list(self.blocks(fingerprint, query))
                 for block in blocks:
                     block.find(ids, before)
-                new = np.isnan(before)
+                if not (new := np.isnan(before)).any():
+                    continue
                 added += int(new.sum())
-                if new.any():
-                    self._add(fingerprint, query, blocks, ids[new], values[places][first[new]])
+                ids, new_scores = ids[new], values[places][first[new]]
+                small = [block for block in blocks if len(block.scores) < _SMALL]
+                if len(small) >= _MANY:
+                    ids = np.concatenate([ids, *(block.ids for block in small)])
+                    new_scores = np.concatenate([new_scores, *(block.scores for block in small)])
+                    db.executemany("DELETE FROM blocks WHERE id = ?", [(b.row,) for b in small])
+                order = np.argsort(ids)
+                ids, start = ids[order], int(ids.min())
+                dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be stored_ids
+                stored_ids = None if dense else ids.astype("<i4").tobytes()
+                row = start, stored_ids, new_scores[order].astype("<f4").tobytes()
+                crc = block_crc(fingerprint.encode(), query, *row)
+                db.execute(
+                    "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
+                    f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
+                    (fingerprint, query, *row, crc),
+                )
             if added and self.used_bytes() > self.limit:
                 self._make_room(db)
         return added
@@ -164,33 +183,6 @@ class ScoreTable(ScoreFile):
             if not is_whole_text(*row):
                 raise self.damaged("checksum mismatch in a text")
             yield row[:3]
-
-    def _add(
-        self,
-        fingerprint: str,
-        query: int,
-        blocks: Sequence[Block],
-        ids: IntArray,
-        scores: FloatArray,
-    ) -> None:
-        """Add a block of scores (b,) of new items of a query, merging many small blocks."""
-        with self.writing() as db:
-            small = [block for block in blocks if len(block.scores) < _SMALL]
-            if len(small) >= _MANY:
-                ids = np.concatenate([ids, *(block.ids for block in small)])
-                scores = np.concatenate([scores, *(block.scores for block in small)])
-                db.executemany("DELETE FROM blocks WHERE id = ?", [(b.row,) for b in small])
-            order = np.argsort(ids)
-            ids, start = ids[order], int(ids.min())
-            dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be kept
-            items = None if dense else ids.astype("<i4").tobytes()
-            row = start, items, scores[order].astype("<f4").tobytes()
-            crc = block_crc(fingerprint.encode(), query, *row)
-            db.execute(
-                "INSERT INTO blocks (scorer, query, start, items, scores, crc) "
-                f"VALUES ({_SCORER}, ?, ?, ?, ?, ?)",
-                (fingerprint, query, *row, crc),
-            )
 
     def _make_room(self, db: sqlite3.Connection) -> None:
         excess = self.used_bytes() - int(_FILLED * self.limit)
@@ -414,15 +406,6 @@ class ScoreStore(AbstractContextManager["ScoreStore"]):
             for table, rows in damaged.items()
             if rows
         ]
-
-
-def _size_limit() -> int:
-    megabytes = os.environ.get("CROSSKNN_STORE_LIMIT")
-    if megabytes is None:
-        return LIMIT
-    if not megabytes.isdecimal() or not int(megabytes):
-        raise InputError(f"CROSSKNN_STORE_LIMIT is {megabytes!r}; give a number of MB, 1 or more")
-    return int(megabytes) * 2**20
 
 
 def _grouped(queries: IntArray) -> Iterator[tuple[int, IntArray]]:

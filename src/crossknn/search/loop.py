@@ -364,7 +364,6 @@ class SearchRetriever(Ranked):
         self._found: dict[tuple[str, ...], tuple[Candidates, Any]] = {}
 
     def top(self, queries: Queries, count: int, allowed: BoolArray | None = None) -> Candidates:
-        """See `Retriever.top`."""
         ranking = self.searched(queries)
         kept = ranking.items != NO_ITEM
         if allowed is not None:

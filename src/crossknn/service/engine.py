@@ -76,23 +76,20 @@ class Engine:
         self.methods = list(dict.fromkeys([*named, method, *methods]))
         # The methods that the page offers.
         self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
-        self._served = {
-            name: FreshSearcher(Searcher(index, self._scorers(index), method))
-            for name, index in indexes.items()
-        }
+        self._served = dict[str, FreshSearcher]()
+        how: dict[str, Any] = {"required": False, "every": _STORED}
+        for name, index in indexes.items():
+            stored = [
+                each if each.fingerprint is None else StoredScorer(each, index.scores, **how)
+                for each in self.scorers
+            ]
+            self._served[name] = FreshSearcher(Searcher(index, stored, method))
         self.closing = False
         self._live, self._lock = set[threading.Event](), threading.Lock()
         # More threads would slow each other down, and answers would miss their deadlines.
         at_once = AT_ONCE * max(available_threads(), self.shared.workers)
         self._pool = ThreadPoolExecutor(min(MAX_REQUESTS, at_once), "crossknn-search")
         self.metrics.live.set_function(lambda: len(self._live))
-
-    def _scorers(self, index: ItemIndex) -> list[Scorer]:
-        how: Any = {"required": False, "every": _STORED}
-        return [
-            shared if shared.fingerprint is None else StoredScorer(shared, index.scores, **how)
-            for shared in self.scorers
-        ]
 
     def described(self) -> dict[str, Any]:
         """Return what the service offers, for its page."""

@@ -168,7 +168,7 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_461,
+    "src": 25_470,
     "train/src": 3_960,
     "lab": 15_100,
     "tests": 24_200,

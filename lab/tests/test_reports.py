@@ -93,7 +93,7 @@ def test_killed_and_run_again_it_searches_nothing_twice_and_says_the_same(
     for path in tables:
         assert path.read_bytes() == (killed / path.relative_to(whole)).read_bytes()
     page = (whole / "index.html").read_text(encoding="utf-8")
-    for said in ("alpha", "seeds 0", "python", "Left out, and why", "benchmarks/cmc.py", "<svg"):
+    for said in ("alpha", "seeds 0", "python", "Left out, and why", "late-interaction.md", "<svg"):
         assert said in page
 
 

@@ -24,6 +24,8 @@ import numpy as np
 
 import crossknn as ck
 from crossknn.data.queries import QuerySet
+from crossknn.evaluation.compare import Evaluation, query_batches
+from crossknn.evaluation.diagnosis import search_ways
 from crossknn.evaluation.measures import paired
 from crossknn.evaluation.task import Judgements, TaskMeasures
 from crossknn.methods import DEFAULT
@@ -224,22 +226,22 @@ def measured(case: Case) -> dict[str, Any]:
     """Return each query's measures by way to answer, with `CALLS` calls."""
     judged = case.tests.take(q for q, name in enumerate(case.tests.ids) if name in case.qrels)
     ck.fit_fusion(case.index, case.scorer, case.fit, case.qrels)
-    made: dict[str, Any] = {"items": case.index.n, "queries": len(judged), "fit": len(case.fit)}
-    for measure in MEASURES:
-        how: Any = {"budgets": [CALLS], "measure": measure}
-        found = ck.diagnose(case.index, case.scorer, judged, case.qrels, **how)
-        made[measure] = {str(way): rounded(of) for way, of in found.values[CALLS].items()}
-        made["missed"] = round(found.reach[CALLS].mean, 4)
+    alone = ck.Searcher(case.index, case.scorer, DEFAULT)
+    judgements = Judgements.from_qrels(case.qrels, judged, case.index.items.ids)
+    task = TaskMeasures(judgements, (*MEASURES, f"R@{CALLS}"))
+    batches = query_batches(case.index, judged, alone.scorer)
+    evaluation = Evaluation(batches=batches, depth=CALLS, task=task)
+    ways = search_ways(evaluation, alone.method, [CALLS], alone.fusion)[CALLS]
+    values = {str(way): found.task for way, found in ways.items()}
+    missed = round(1 - float(values["retriever"][f"R@{CALLS}"].mean()), 4)
     if case.cheap is not None:
         both = ck.Searcher(case.index, [case.cheap, case.scorer], DEFAULT)
         answers = [both.search(text, K, [CHEAP_CALLS, EXPENSIVE_CALLS])[0] for text in judged.texts]
-        items = np.array([[hit.position for hit in hits] for hits in answers])
-        task = TaskMeasures(
-            Judgements.from_qrels(case.qrels, judged, case.index.items.ids), MEASURES
+        values["two scorers"] = task.values(
+            np.array([[hit.position for hit in a] for a in answers])
         )
-        for measure, values in task.values(items).items():
-            made[measure]["two scorers"] = rounded(values)
-    return made
+    made = {"items": case.index.n, "queries": len(judged), "fit": len(case.fit), "missed": missed}
+    return made | {m: {way: rounded(of[m]) for way, of in values.items()} for m in MEASURES}
 
 
 def rounded(values: FloatArray) -> list[float]:

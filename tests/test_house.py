@@ -170,8 +170,8 @@ def test_nothing_is_large():
 MOST_LINES = {
     "src": 25_557,
     "train/src": 3_960,
-    "lab": 14_095,
-    "tests": 23_815,
+    "lab": 14_285,
+    "tests": 23_831,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

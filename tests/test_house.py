@@ -171,7 +171,7 @@ MOST_LINES = {
     "src": 25_470,
     "train/src": 3_960,
     "lab": 15_650,
-    "tests": 24_200,
+    "tests": 24_240,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

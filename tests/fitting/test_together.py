@@ -8,10 +8,10 @@ from library import Library, N
 from references.multitask import Tasks
 
 from crossknn import CallableScorer
-from crossknn.fitting import multitask
+from crossknn.fitting import kriging, multitask
 from crossknn.fitting.anchors import collect_anchors
 from crossknn.fitting.fusion import fit_fusion
-from crossknn.fitting.kriging import Gain, expected_gain, prior_of
+from crossknn.fitting.kriging import Gain, prior_of, with_gain
 from crossknn.fitting.learning import FIRST_FIT, learn
 from crossknn.fitting.multitask import Known, complete, predict_each_other
 from crossknn.linalg import directions_of, standardised
@@ -299,4 +299,20 @@ def test_too_few_queries_have_no_expected_gain(library):
     pairs = Pairs(np.repeat(np.arange(3), 25), np.tile(np.arange(25), 3))
     scores = library.scores[pairs.query, pairs.item]
     sparse = SparseScores.of(library.texts(0, 3), index.n, pairs, scores)
-    assert expected_gain(index, sparse, prior_of(index, sparse)) is None
+    prior = prior_of(index, sparse)
+    assert with_gain(index, sparse, prior) is prior
+
+
+def test_mean_scores_count_half_if_that_predicts_better(library, monkeypatch):
+    index = library.index()
+    pairs = Pairs(np.repeat(np.arange(4), 25), np.tile(np.arange(25), 4))
+    scores = library.scores[pairs.query, pairs.item]
+    sparse = SparseScores.of(library.texts(0, 4), index.n, pairs, scores)
+    prior = prior_of(index, sparse)
+    for whole, share in ((1.0, 1.0), (3.0, 0.5)):
+        errors = np.array([[4.0], [whole], [2.0]])
+        monkeypatch.setattr(kriging, "late_errors", lambda *given, e=errors: e)
+        found = with_gain(index, sparse, prior)
+        assert found.gain.mean == 1 - min(whole, 2.0) / 4
+        shares = np.append(np.ones(len(prior.trends[-1].mean) - 1), share)
+        np.testing.assert_array_equal(found.trends[-1].mean, shares * prior.trends[-1].mean)

@@ -2,7 +2,7 @@
 
 A prior fitted to half of the queries predicts the other half's late scores, which are what a search
 needs, from their early scores. The store does not keep the order of a search, so the late scores
-are those of the items that the leading retriever ranks in the lower half. Axes: q queries.
+are those of items that the leading retriever ranks in the lower half. Axes: q queries, p priors.
 """
 
 from __future__ import annotations
@@ -39,6 +39,9 @@ SEED, _QUERIES_AT_ONCE = 0, 64
 
 FEWEST, SAMPLES = 4, 1_000
 """Minimum number of a query's scores for measuring the gain, and number of bootstrap samples."""
+
+CAUTION = 0.5
+"""Share of the mean scores' expected weight that is kept if this predicts better than all of it."""
 
 TEACHING_ANCHORS = 10
 """With at least this many anchors, the prior is fitted to anchors only, not to past searches."""
@@ -88,8 +91,8 @@ def fit_prior(
     fingerprint = of_anchors if scores is None else scores.fingerprint
     index = index.for_scorer(fingerprint)
     prior = prior_of(index, scores, retriever=retriever, progress=progress)
-    gain = expected_gain(index, scores, prior) if scores and prior.from_searches else None
-    prior = replace(prior, fingerprint=fingerprint, stored=stored, gain=gain)
+    prior = with_gain(index, scores, prior) if scores and prior.from_searches else prior
+    prior = replace(prior, fingerprint=fingerprint, stored=stored)
     index.put_artifact(NAME, *prior.kept())
     if index.n >= LARGE and find_spec("faiss") is not None:
         add_points(index)
@@ -122,49 +125,57 @@ def prior_of(
     )
 
 
-def expected_gain(index: Index, scores: SparseScores, prior: Prior) -> Gain | None:
-    """Measure what a prior fitted to these scores gains, with priors fitted to half of the queries;
-    None if there are too few."""
-    counts = np.diff(scores.by_query)
-    scores = scores.take(counts[scores.query] >= FEWEST)
+def with_gain(index: Index, scores: SparseScores, prior: Prior) -> Prior:
+    """Return the prior with its `gain` and the weight of the mean scores that predicts better,
+    measured with priors fitted to half of the queries; unchanged if there are too few queries."""
+    scores = scores.take(np.diff(scores.by_query)[scores.query] >= FEWEST)
     chosen, spec = scores.scored_queries, parse(prior.retriever)
-    errors = np.empty((2, len(chosen)))
     if len(chosen) < 4:
-        return None
+        return prior
+
+    def cautious(given: Prior) -> Prior:  # the mean scores are the last column
+        shares = np.append(np.ones(len(given.trends[0].mean) - 1), CAUTION)
+        return replace(given, trends=[t._replace(mean=shares * t.mean) for t in given.trends])
+
+    errors = np.empty((3, len(chosen)))
     for half in (0, 1):
         inside = np.isin(scores.query, chosen[half::2])
-        without = prior_of(index, scores.take(~inside), retriever=spec)
-        errors[:, half::2] = late_errors(index, without, scores.take(inside), spec)
-    return Gain.of(errors)
+        other = prior_of(index, scores.take(~inside), retriever=spec)
+        priors = None, other, cautious(other)
+        errors[:, half::2] = late_errors(index, priors, scores.take(inside), spec)
+    if errors[2].sum() < errors[1].sum():
+        prior, errors = cautious(prior), errors[[0, 2]]
+    return replace(prior, gain=Gain.of(errors[:2]))
 
 
-def late_errors(index: Index, prior: Prior, scores: SparseScores, retriever: Spec) -> FloatArray:
-    """Squared errors (2, q) of each query's late scores, as predicted from its early scores without
-    and with a prior."""
+def late_errors(
+    index: Index, priors: Sequence[Prior | None], scores: SparseScores, retriever: Spec
+) -> FloatArray:
+    """Squared errors (p, q) of each query's late scores, as predicted from its early scores with
+    each prior, or without one."""
     method = Kriging(mean=retriever)
-    plain, informed = (method.plan_with(p, index, 1, 0).predictor for p in (None, prior))
+    plain, *_ = predictors = [method.plan_with(p, index, 1, 0).predictor for p in priors]
     assert isinstance(plain, GaussianProcess)
     lead = 1 + possible_leads(index, stage_names(index, retriever))[0]
     chosen = scores.scored_queries
-    errors = np.empty((2, len(chosen)))
+    errors = np.empty((len(priors), len(chosen)))
     for start in range(0, len(chosen), _QUERIES_AT_ONCE):
         rows = chosen[start : start + _QUERIES_AT_ONCE]
         queries = Queries([scores.queries[row] for row in rows])
-        began = plain.start(queries)
+        states = [predictor.start(queries) for predictor in predictors]
         parts = [slice(*scores.by_query[row : row + 2]) for row in rows]
         width = max(part.stop - part.start for part in parts)
         items = np.full((len(rows), width), NO_ITEM)
         exact = np.zeros((len(rows), width), np.float32)
         for q, part in enumerate(parts):
             asked = scores.item[part]
-            by_lead = plain.basis(began, q, asked, plain.points(asked))[:, lead]
+            by_lead = plain.basis(states[0], q, asked, plain.points(asked))[:, lead]
             order = np.argsort(-by_lead, kind="stable")
             items[q, : len(order)] = asked[order]
             exact[q, : len(order)] = scores.score[part][order]
         early = np.count_nonzero(items != NO_ITEM, axis=1) // 2
         late = (np.arange(width) >= early[:, None]) & (items != NO_ITEM)
-        started = (plain, began), (informed, informed.start(queries))
-        for row, (predictor, state) in zip(errors, started, strict=True):
+        for row, predictor, state in zip(errors, predictors, states, strict=True):
             state = predictor.update(state, Observed(items, exact, early))
             squares = np.square(predictor.predict(state, items).mean - exact)
             row[start : start + len(rows)] = np.sum(squares, axis=1, where=late)
@@ -203,14 +214,9 @@ def _of_anchors(
     names = stage_names(index, retriever)
     lead = _chosen_lead(possible_leads(index, names), cheap, scores, rows)
     vectors, space = _space(index, names[lead])
+    own = None if space is None else index.query_vectors(queries, space)
     prior = fit_dense(
-        scores,
-        cheap,
-        index.vectors[vectors],
-        None if space is None else index.query_vectors(queries, space),
-        lead=lead,
-        rows=rows,
-        progress=progress,
+        scores, cheap, index.vectors[vectors], own, lead=lead, rows=rows, progress=progress
     )
     return replace(prior, space=space, retriever=str(retriever))
 
@@ -229,14 +235,8 @@ def _of_searches(
         some = retriever_scores(index, retriever, queries.take(rows), SEED)
         for stage, of_some in zip(cheap, some, strict=True):
             stage[rows] = standardised(of_some)
-    prior = fit_sparse(
-        scores,
-        cheap,
-        index.vectors[vectors],
-        None if space is None else index.query_vectors(queries, space),
-        lead=lead,
-        progress=progress,
-    )
+    own = None if space is None else index.query_vectors(queries, space)
+    prior = fit_sparse(scores, cheap, index.vectors[vectors], own, lead=lead, progress=progress)
     prior = replace(prior, space=space, retriever=str(retriever))
     return replace(prior, queries=len(queries), pairs=len(scores))
 

@@ -111,8 +111,8 @@ def test_pages_that_run_elsewhere_are_there():
     assert all((DOCS.parent / place).exists() for place in ELSEWHERE.values())
 
 
-SLOW = ("search-your-documents",)
-"""It scores a thousand pairs."""
+SLOW = ("search-your-documents", "cheap-scorer-first")
+"""They search for half a minute."""
 
 
 @pytest.mark.parametrize(

@@ -271,6 +271,16 @@ def measure(given: Any) -> None:
         print("  search - rerank, fused:", *map(str, gain.values()), flush=True)
 
 
+OLD = {"rerank": "rerank", "rerank fused": "rerank fused first", "search fused": "search fused"}
+EARLIER = {
+    "senses-of-96,523": ("noun.act of 96,523", "96,523 word senses"),
+    "senses-of-96,523-lexical": ("act of 96,523, BM25 and LSA", "96,523 word senses, no vectors"),
+    "senses-artifact": ("noun.artifact of 11,986", "11,986 senses of things"),
+    "members": ("members", "5,937 members of Python's modules"),
+    "answers-lexical": ("answers, BM25 and LSA", "15,809 medical answers, no vectors"),
+}
+"""Sets of reach.json: their names here, and in the picture."""
+
 # ------------------------------------------------------------------------------------ the picture
 
 LEFT, BAR, LINE, TOP = 8, 312, 46, 184
@@ -285,8 +295,10 @@ path { stroke-width: 3.5; fill: none }
 
 def draw() -> None:
     """Draw a bar for each set: the share of the relevant items that are among the 20 returned."""
-    read = json.loads(RESULTS.read_text()).items()
-    table = dict(sorted(read, key=lambda each: -each[1]["missed"]))
+    table = json.loads(RESULTS.read_text())
+    shown = [(SETS[name][0], *today(of)) for name, of in table.items()]
+    shown += [row for name, row in earlier().items() if name not in table]
+    shown.sort(key=lambda each: -each[1])
     legend = [
         ('<rect class="clear" x="8" y="55" width="24" height="12"/>', "search with crossknn"),
         (
@@ -300,16 +312,15 @@ def draw() -> None:
     shapes = [text(LEFT, 17, "Right items among the 20 returned, in percent,", "found")]
     shapes += [text(LEFT, 39, "with 50 calls for each query", "found")]
     shapes += [text(42, 67 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
-    shapes += [
-        row(of, SETS[name][0], TOP + LINE * at) for at, (name, of) in enumerate(table.items())
-    ]
-    end = TOP + LINE * len(table) + 20
+    shapes += [row(*of, TOP + LINE * at) for at, of in enumerate(shown)]
+    end = TOP + LINE * len(shown) + 20
     commits = ", ".join(sorted({of["commit"] for of in table.values()}))
     date = max(of["date"] for of in table.values())
     sources = [
         "Clearly: the difference has a 95% interval above 0.",
         f"Made by lab/benchmarks/bars.py, {date},",
-        f"at {commits}",
+        f"at {commits}; those with * by",
+        "lab/benchmarks/reach.py at 8a8705d, 2026-11-23.",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8
@@ -322,21 +333,49 @@ def draw() -> None:
     PICTURE.write_text(start + "\n".join([*shapes, "</svg>\n"]), encoding="utf-8")
 
 
-def row(found: dict[str, Any], name: str, y: int) -> str:
-    """Draw a set: its name, what the first stage misses, a bar, and marks of the other ways."""
+def today(found: dict[str, Any]) -> tuple[float, dict[str, float], bool]:
+    """Return the share missed, means in percent, and whether a search is clearly better than fused reranking."""
     values = {way: 100 * np.array(of) for way, of in found["R@20"].items()}
     clear = paired(values["search fused"] - values["rerank fused"]).low > 0
-    shown = {way: values[way].mean() for way in (*WAYS, "two scorers") if way in values}
+    return found["missed"], {way: of.mean() for way, of in values.items()}, clear
+
+
+def earlier() -> dict[str, tuple[str, float, dict[str, float], bool]]:
+    """Return the sets that were measured on 2026-11-23 alone, by their names here.
+
+    reach.json has an older default, and reach_change.json what `auto` changed. The gain is called clear if the
+    lower ends of both intervals have a sum above 0.
+    """
+    changes = {
+        row["set"]: row["change"]["R@20"]
+        for row in json.loads(RESULTS.with_name("reach_change.json").read_text())
+        if row["calls"] == CALLS
+    }
+    made = {}
+    for row in json.loads(RESULTS.with_name("reach.json").read_text())["rows"]:
+        if row["budget"] == CALLS and row["set"] in changes and row["set"] in EARLIER:
+            of = {way: row["means"][old]["R@20"] for way, old in OLD.items()}
+            change, gain = changes[row["set"]], row["gain"]["rerank, all fused"]["R@20"]
+            of["search fused"] += change[0]
+            means = {way: 100 * value for way, value in of.items()}
+            key, name = EARLIER[row["set"]]
+            made[key] = f"{name} *", row["reach"][0], means, gain[1] + change[1] > 0
+    return made
+
+
+def row(name: str, missed: float, values: dict[str, float], clear: bool, y: int) -> str:
+    """Draw a set: its name, what the first stage misses, a bar, and marks of the other ways."""
+    shown = {way: values[way] for way in (*WAYS, "two scorers") if way in values}
     at = {way: LEFT + BAR * value / 100 for way, value in shown.items()}
     numbers = "".join(
         text(356 + 38 * place, y + 35, f"{value:.0f}", WAYS.get(way, "extra"), "end")
         for place, (way, value) in enumerate(shown.items())
     )
     box = f'x="{LEFT}" y="{y + 22}" height="14"'
-    missed = f"first 50 miss {100 * found['missed']:.0f}%"
     return "\n".join(
         [
-            text(LEFT, y + 14, name) + text(472, y + 14, missed, "quiet", "end"),
+            text(LEFT, y + 14, name)
+            + text(472, y + 14, f"first 50 miss {100 * missed:.0f}%", "quiet", "end"),
             f'<rect class="track" {box} width="{BAR}"/>'
             f'<rect class="{"clear" if clear else "same"}" {box} width="{at["search fused"] - LEFT:.1f}"/>',
             tick("plain", at["rerank"], y + 20)

@@ -23,6 +23,7 @@ import subprocess
 import sys
 from itertools import product
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -39,6 +40,7 @@ from crossknn_lab.stored import StoredMatrix
 QUERIES, ITEMS, K, TOKENS = 20, 3_000, 10, 32
 BUDGETS = (20, 50, 100, 200)
 METHODS = ("rerank", "axn", "kriging(use_anchors=false)")
+ROWS = list[dict[str, Any]]()
 Corpus = tuple[list[str], list[dict[str, str]]]
 """Questions, and items with `text` and `group`."""
 
@@ -136,7 +138,8 @@ def table(work: Path) -> None:
         queries = [text for text, path in zip(questions, paths, strict=True) if path.exists()]
         scores = np.array([np.load(path) for path in paths if path.exists()])
         records = [{"text": item["text"], "group": item["group"]} for item in items]
-        index = ck.ItemIndex.build(records, encoder="bundled")
+        small = len(records) < 10_000  # otherwise BM25 and LSA: encoding takes as long as scoring
+        index = ck.ItemIndex.build(records, encoder="bundled" if small else None)
         of = index.groups("group")
         right = {item.get("query"): of[at] for at, item in enumerate(items)}
         answers = np.array([right.get(query, -1) for query in queries])
@@ -166,6 +169,12 @@ def measure(
         found = [ten(plan, queries, scores, of, wanted) for wanted in (None, Groups(of, K))]
         both = [100 * (each[:, :, None] == exact[:, None]).any(1).mean(1) for each in found]
         gain = bootstrap(both[1] - both[0])
+        recall = [round(float(each.mean()), 2) for each in both]
+        ROWS.append(
+            {"set": name, "queries": len(scores), "items": len(of), "groups": int(of.max()) + 1}
+            | {"method": method, "calls": budget, "grouped afterwards": recall[0]}
+            | {"search for groups": recall[1], "gain": [gain.mean, gain.low, gain.high]}
+        )
         print(
             f"| {method} | {budget} | {both[0].mean():.1f} | {both[1].mean():.1f} | "
             f"{gain.mean:+.1f} ({gain.low:+.1f} to {gain.high:+.1f}) | "
@@ -195,9 +204,13 @@ def main() -> None:
     parser.add_argument("set", nargs="?", choices=["medquad", "python", "man", "squad"])
     parser.add_argument("--medquad", type=Path)
     parser.add_argument("--questions", type=Path)
+    parser.add_argument("--out", type=Path, help="Add the figures to this file of JSON lines.")
     args = parser.parse_args()
     if args.set is None:
         (stored if args.work.suffix == ".npz" else table)(args.work)
+        if args.out is not None:
+            with args.out.open("a", encoding="utf-8") as file:
+                file.writelines(f"{json.dumps(row)}\n" for row in ROWS)
     else:
         collect(args.work, args.set, args.medquad if args.set == "medquad" else args.questions)
 

@@ -146,7 +146,7 @@ def tables(sets: Mapping[str, Mapping[str, Any]]) -> None:
 def draw(sets: Mapping[str, Mapping[str, Any]], path: Path) -> None:
     """Draw the gain over what the retriever misses."""
     note = "Search minus rerank, both from the fused retriever and by final scores, 50 calls; bars: 95% intervals."
-    title = "What is missed limits the gain, and does not decide it"
+    title = "The gain over what the retriever misses"
     x = [100 * found["missed"] for found in sets.values()]
     with picture(path, title=title, note=note, panels=2) as panels:
         for panel, measure in zip(panels, MEASURES[:2], strict=True):

@@ -168,10 +168,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_470,
+    "src": 25_484,
     "train/src": 3_960,
-    "lab": 16_000,
-    "tests": 24_240,
+    "lab": 15_930,
+    "tests": 24_130,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

@@ -573,7 +573,7 @@ def test_try_cuts_long_documents_and_judges_whole_ones(folder, endpoint, capsys)
     jsonl(folder / "long.jsonl", ({"id": f"d{d}", "text": "\n".join(parts(d))} for d in range(30)))
     jsonl(folder / "q.jsonl", ({"id": f"q{d}", "text": f"part 39 of {d}"} for d in range(6)))
     Path("qrels.tsv").write_text("".join(f"q{d}\t0\td{d}\t1\n" for d in range(6)))
-    given = ("--queries", "q.jsonl", "--qrels", "qrels.tsv", "--budget", "14", *TRY[2:6])
+    given = ("--queries", "q.jsonl", "--qrels", "qrels.tsv", "--budget", "80", *TRY[2:6])
     assert run(["try", "long.jsonl", *given, *endpoint[0], "--passages", "40"]) == 0
     out, said = capsys.readouterr()
     n = ck.ItemIndex.load("crossknn-try/index").n
@@ -581,7 +581,7 @@ def test_try_cuts_long_documents_and_judges_whole_ones(folder, endpoint, capsys)
     assert "30 items, 6 queries; the cross-encoder scores" in said
     assert f"all items for 5 queries are {5 * n:,} pairs" in said
     assert "Undecided: 6 queries judged" in out
-    assert run(["try", "long.jsonl", *given, *endpoint[0], "--out", "whole"]) == 0
+    assert run(["try", "long.jsonl", *given, *endpoint[0], "--out", "whole", "--budget", "14"]) == 0
     assert "cut them into passages with --passages 200" in capsys.readouterr().err
 
 

@@ -158,6 +158,23 @@ def test_a_search_from_words_is_that_from_the_same_lists_in_memory(store):
         assert picked[0] == picked[1], spec
 
 
+def test_a_verdict_over_a_store_judges_the_method_with_its_words(store):
+    index = ck.ItemIndex.over(store, "body", query_vectors=lambda texts: VECTORS[: len(texts)])
+    index.add_retriever("words", store.words())
+    queries = {f"q{i}": f"how to {WORDS[i % 4]} a file {i}" for i in range(8)}
+    score = lambda pairs: [float(q.split()[-1] == text.split()[-1]) for q, text in pairs]  # noqa: E731
+    found = ck.diagnose(
+        index,
+        score,
+        queries,
+        {f"q{i}": {str(i): 1} for i in range(8)},
+        budgets=[20],
+        method="auto(retriever=hybrid(words, vectors), mean=hybrid(words, vectors))",
+    )
+    assert found.retriever == "hybrid(words, vectors)"
+    assert found.queries == 8
+
+
 FAULTS = {
     429: "the node answers 429",
     503: "the node answers 503",

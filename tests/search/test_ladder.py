@@ -373,6 +373,9 @@ def test_the_sentence_of_a_comparison_names_budgets_that_find_as_much(found, tha
 def test_a_deadline_before_the_first_score_is_an_error(index):
     results = ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(deadline=1e-9))
     assert results.errors == ("the deadline passed before a pair was scored",)
+    both = ck.Searcher(index, [named(small, "small"), named(large, "large")])
+    results = both.search("oak", 5, ck.Budget(per_query=[20, 10], deadline=1e-9))
+    assert bool(results[0]) != bool(results.errors[0])
 
 
 def test_documents_are_reranked_by_two_scorers():

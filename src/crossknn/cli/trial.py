@@ -133,7 +133,8 @@ def _read(items: Path, options: TrialOptions, fields: o.FieldOptions) -> TrialDa
     from crossknn.trial.data import read_trial
 
     read, queries = fields.read(items), options.queries
-    if options.budget // 2 > (n := min(len(read), options.max_items)):
+    n, is_whole = min(len(read), options.max_items), options.passages is None
+    if is_whole and options.budget // 2 > n:  # a document has several passages
         raise InputError(f"give a --budget of {n} or less: there are only {n} items")
     place, given = (items, None) if queries is None else (queries, o.source(queries))
     return read_trial(read, place, given, options.qrels, options.n_queries)

@@ -29,6 +29,8 @@ from crossknn.types import NO_ITEM, BoolArray, FloatArray, Pairs, Queries, Ranki
 
 logger = logging.getLogger(__name__)
 
+_LATE = "the deadline passed before a pair was scored"
+
 FAILURES_IN_A_ROW = 3
 """Number of failed pairs in a row that end a query, and of failed queries that end the search."""
 
@@ -125,7 +127,7 @@ class SearchRun:
         if policy.down is not None:
             self._end(range(len(self.queries)), policy.down)
         if stopped_by == "deadline" and not (self.fallback or self.search.n_scored.any()):
-            self._end(range(len(self.queries)), "the deadline passed before a pair was scored")
+            self._end(range(len(self.queries)), _LATE)
         if any(self.errors):
             stopped_by = stopped_by or "scorer"
         with one_thread(self.cells):
@@ -279,6 +281,9 @@ class SearchRun:
             first = self._hits(ranking, members=members)
             hits = [own or others for own, others in zip(hits, first, strict=True)]
         stopped_by = stopped_by or ("target" if search.stopped.all() else "budget")
+        if stopped_by == "deadline" and request.min_score is None:  # a cheaper scorer was late, too
+            both = zip(self.errors, hits, strict=True)
+            self.errors = [error or (None if own else _LATE) for error, own in both]
         trace = tuple(self._hits(search.picks())) if request.trace else None
         figures: Any = {"best_scores": best_scores, "none_relevant": none_relevant}
         return replace(self._answer(hits, stopped_by), trace=trace, **figures)

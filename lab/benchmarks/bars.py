@@ -320,7 +320,7 @@ def draw() -> None:
         "Clearly: the difference has a 95% interval above 0.",
         f"Made by lab/benchmarks/bars.py, {date},",
         f"at {commits}.",
-        "Those with *: lab/benchmarks/reach.py at 8a8705d, 2026-11-23.",
+        "Those with *: lab/benchmarks/reach.py at 8a8705d, 2026-11-26.",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8

@@ -22,7 +22,7 @@ import numpy as np
 import crossknn as ck
 from crossknn.evaluation.measures import holm, paired
 from crossknn.evaluation.outcome import QueryBatch, outcome, truth_of
-from crossknn.fitting.kriging import PER_ITEM, expected_gain, prior_of
+from crossknn.fitting.kriging import PER_ITEM, prior_of, with_gain
 from crossknn.fitting.multitask import FEWEST_SCORES, plan_together
 from crossknn.methods import parse_method
 from crossknn.methods.kriging import Kriging
@@ -155,9 +155,9 @@ def learned(matrix: ById, first: int) -> Iterator[dict[str, Any]]:
         log = Queries(matrix.query_ids[: min(count, first)])
         plan = method.plan_with(None, matrix, calls, 0)
         scores = sparse(matrix, log, simulate(plan, log, matrix.scores[: len(log)]).observed())
-        prior = prior_of(matrix, scores)
-        gain = expected_gain(matrix, scores, prior)
-        used = calls >= FEWEST_SCORES and len(scores) >= PER_ITEM * matrix.n and gain.mean > 0
+        prior = with_gain(matrix, scores, prior_of(matrix, scores))
+        gain, enough = prior.gain, len(scores) >= PER_ITEM * matrix.n
+        used = calls >= FEWEST_SCORES and enough and gain is not None and gain.mean > 0
         taught = replace(matrix, artifacts={"kriging": Artifact(*prior.kept())})
         how = {"queries": count, "scores": calls, "used": bool(used), "gain": gain}
         for budget in BUDGETS[:-1]:

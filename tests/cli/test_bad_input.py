@@ -75,7 +75,7 @@ CASES = """
 2 not a duration: serve docs.index --deadline soon
 2 torch-model: index build docs.jsonl torch-model
 2 did you mean rerank: serve docs.index --offer rerankk
-2 give 30 or less: try docs.jsonl --budget 70
+2 give a --budget of 30 or less: try docs.jsonl --budget 70
 2 --zzz (see: SEARCH --zzz 5
 2 there is no model folder 'bundle': SEARCH --scorer bundle
 2 no-index: SEARCH --scorer no-index

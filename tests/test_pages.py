@@ -187,3 +187,9 @@ def test_a_command_of_the_pages_has_the_options_that_it_names(line):
     }
     named = {word.split("=")[0] for word in words if re.match(r"--?[a-z]", word)}
     assert named <= known, sorted(named - known)
+
+
+def test_pages_stay_short():
+    words = {path: len(path.read_text(encoding="utf-8").split()) for path in DOCS.rglob("*.md")}
+    assert sum(words.values()) <= 45_000
+    assert sum(n for path, n in words.items() if path.parent.name == "evidence") <= 14_000

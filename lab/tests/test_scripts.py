@@ -7,12 +7,8 @@ import pytest
 
 SCRIPTS = sorted((Path(__file__).parents[1] / "benchmarks").glob("*.py"))
 EXTRAS = (
-    "torch",
-    "transformers",
-    "sentence_transformers",
-    "elasticsearch",
-    "opensearchpy",
-    "faiss",
+    *("torch", "transformers", "sentence_transformers", "safetensors", "onnx"),
+    *("elasticsearch", "opensearchpy", "faiss"),
 )
 
 

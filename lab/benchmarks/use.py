@@ -15,18 +15,18 @@ from __future__ import annotations
 import json
 import sys
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import fields
 from pathlib import Path
 from typing import Any, NamedTuple
 
 import numpy as np
+from together import ById
 
 import crossknn as ck
 from crossknn.evaluation.measures import paired
 from crossknn.fitting.kriging import PER_ITEM, prior_of, with_gain
 from crossknn.methods.base import Plan
 from crossknn.methods.kriging import Kriging
-from crossknn.retrievers.base import AllScores, Retriever
 from crossknn.scores.sparse import SparseScores
 from crossknn.search.loop import simulate
 from crossknn.types import FloatArray, IntArray, Pairs, Queries
@@ -35,34 +35,6 @@ from crossknn_lab.stored import StoredMatrix
 CALLS, COUNTS, DRAWS, TESTS = 120, (30, 100, 300), 3, 60
 KS, BUDGETS = (10, 100), (50, 100, 200, 500)
 WIDE = Path(__file__).parents[2] / "benchmarks/data/wide.npz"
-
-
-class ById(StoredMatrix):
-    """A matrix that finds the vectors and retrievers' scores of queries by their ids."""
-
-    def rows_of(self, queries: Queries) -> IntArray:
-        row = {name: q for q, name in enumerate(self.query_ids)}
-        return np.array([row[text] for text in queries.texts])
-
-    def query_vectors(self, queries: Queries, name: str) -> FloatArray:
-        of_all = self.spaces[name].queries
-        assert of_all is not None
-        return of_all[self.rows_of(queries)]
-
-    @property
-    def retrievers(self) -> dict[str, Retriever]:
-        return {name: OfRows(self, scores) for name, scores in self.firsts.items()}
-
-
-@dataclass(eq=False)
-class OfRows(AllScores):
-    """A retriever with known scores (q, n)."""
-
-    matrix: ById
-    known: FloatArray
-
-    def of_all(self, queries: Queries) -> FloatArray:
-        return self.known[self.matrix.rows_of(queries)].astype(np.float32)
 
 
 class Corpus(NamedTuple):

@@ -158,11 +158,16 @@ def test_the_search_finds_what_readers_look_for(browser, address):
             page.wait_for_function(state)
             page.keyboard.type(question)
             page.wait_for_function(f"!{state}")
-            page.wait_for_timeout(300)  # it searches anew for each letter
-            links = page.eval_on_selector_all(
-                ".md-search-result__item",
-                "all => all.map(each => each.querySelector('a').pathname)",
-            )
+            before, links = None, []
+            while links != before:  # it searches anew for each letter
+                page.wait_for_timeout(400)
+                before, links = (
+                    links,
+                    page.eval_on_selector_all(
+                        ".md-search-result__item",
+                        "all => all.map(each => each.querySelector('a').pathname)",
+                    ),
+                )
             found = [link.strip("/") for link in links[:3]]
             if not {*found} & {*pages}:
                 missed[question] = found

@@ -105,3 +105,14 @@ def pytest_collection_finish():
     """Modules stay: the garbage collector need not look through them again and again."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="module")  # its event loop must end before tests that have their own
+def browser():
+    """Chromium without a screen, driven by playwright."""
+    sync_api = pytest.importorskip("playwright.sync_api")
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    with sync_api.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=chromium, args=["--no-sandbox"])
+        yield browser
+        browser.close()

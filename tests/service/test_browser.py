@@ -12,7 +12,7 @@ from service_helpers import QUERIES, TEXTS, Words, plain, running
 import crossknn as ck
 
 CHROMIUM = shutil.which("chromium") or shutil.which("google-chrome")
-sync_api = pytest.importorskip("playwright.sync_api")
+pytest.importorskip("playwright.sync_api")
 pytestmark = [pytest.mark.slow, pytest.mark.skipif(CHROMIUM is None, reason="needs Chromium")]
 BUDGET = 12
 HOSTILE = [
@@ -22,14 +22,6 @@ HOSTILE = [
     "javascript:window.hacked=1",
     "{{7*7}} ${window.hacked=1} \u202egnp.exe\u202c &lt;b&gt;",
 ]
-
-
-@pytest.fixture(scope="module")
-def browser():
-    with sync_api.sync_playwright() as driver:
-        browser = driver.chromium.launch(executable_path=CHROMIUM, args=["--no-sandbox"])
-        yield browser
-        browser.close()
 
 
 @pytest.fixture(scope="module")

@@ -110,9 +110,8 @@ def grouped(command: Callable[..., Result]) -> Callable[..., Result]:
         }
         return command(**values, **made)
 
-    run.__doc__ = re.sub(
-        r"(?<=\S)\n *(?=\S)", " ", command.__doc__ or ""
-    )  # a terminal breaks lines
+    # Each paragraph on one line, which a terminal breaks where it must.
+    run.__doc__ = re.sub(r"(?<=\S)\n *(?=\S)", " ", command.__doc__ or "")
     run.__signature__ = inspect.Signature(parameters)  # type: ignore[attr-defined]
     run.__annotations__ = {p.name: p.annotation for p in parameters}
     return run

@@ -155,10 +155,12 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
     """Measure the models, and choose sizes that fit into the minutes."""
     from crossknn.trial import data as planning
 
-    items, cutting = data.items, cutting_of(options.passages, None, None, None)
-    some = items.take(range(0, len(items), len(items) // SAMPLE + 1))
-    read = items if cutting is None else cut(some, cutting)
-    texts, each = read.texts, len(read) / len(items if cutting is None else some)
+    items, texts_per_item = data.items, 1.0
+    texts: Sequence[str] = items.texts
+    if (cutting := cutting_of(options.passages, None, None, None)) is not None:
+        some = items.take(range(0, len(items), len(items) // SAMPLE + 1))
+        texts = cut(some, cutting).texts
+        texts_per_item = len(texts) / len(some)
     with err.status("measuring the models"):
         speed, per_text = planning.pairs_per_second(scorer, texts), 0.0
         if options.encoder != "none":
@@ -171,14 +173,15 @@ def _plan(data: TrialData, options: TrialOptions, scorer: Scorer) -> Plan:
         judged=max(data.n_judged, min(len(data.queries), options.n_queries)),
         n_queries=options.n_queries,
         budget=options.budget,
-        texts_per_item=each,
+        texts_per_item=texts_per_item,
     )
 
 
 def _say_cost(plan: Plan, data: TrialData, minutes: float) -> None:
     fitting = "" if plan.complete else f"; as many as fit into {minutes:g} minutes"
-    verdict = f"; then at most {plan.verdict_pairs:,} for the verdict on {plan.judged} queries"
-    verdict = verdict if plan.verdict_pairs else ""
+    verdict = ""
+    if plan.verdict_pairs:
+        verdict = f"; then at most {plan.verdict_pairs:,} for the verdict on {plan.judged} queries"
     note(
         f"{len(data.items):,} items, {counted(len(data.queries), 'query')}{data.origin}{fitting}; "
         f"the cross-encoder scores {plan.pairs_per_second:,.0f} pairs a second here: all items "

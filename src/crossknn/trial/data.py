@@ -185,8 +185,8 @@ def texts_per_second(encoder: str, texts: Sequence[str]) -> float:
 class Plan:
     """The size of a trial: `queries` are scored against all `items`, about `pairs` pairs (more than
     one per item if items are cut into passages), and `judged` queries count in the verdict, which
-    alone needs at most `verdict_pairs`. `complete` says whether all requested
-    items and queries fit into the time."""
+    alone needs at most `verdict_pairs`. `complete` says whether all requested items and queries fit
+    into the time."""
 
     items: int
     pairs: int

@@ -61,6 +61,25 @@ def test_if_each_pair_is_a_request_rounds_fill_the_workers():
     assert pace.rounds(20, 10, 1, **how) == 4
 
 
+@pytest.mark.parametrize(("workers", "rounds"), [(2, 20), (4, 17), (8, 18), (16, 12)])
+def test_rounds_leave_few_of_the_cores_idle(workers, rounds):
+    pace = watched(lambda size: 0.01 * size, sizes=[1, *[2, 3] * 9])
+    how = {"largest": 1, "workers": workers, "apart": False}
+    # 20 rounds take 16 cores as long as 20 pairs, all pairs at once as long as 7.
+    assert pace.rounds(20, 100, 1, **how) == rounds
+    assert pace.rounds(20, 100, 32, **how) == 20  # many queries leave none idle
+    for size in (1, 2, 3) * 22:
+        pace.add(size, 3.0 * size, 0.0001 * size)
+    assert pace.rounds(20, 100, 1, **how) == 20  # fewer would save less than 50 ms
+
+
+@pytest.mark.parametrize(("threads", "rounds"), [(1, 20), (2, 20), (16, 12)])
+def test_a_cross_encoder_counts_its_cores(threads, rounds):
+    scorer = ck.CrossEncoder(threads=threads)
+    scorer.pace.each = 0.01
+    assert scorer.rounds(20, 100, 1) == rounds
+
+
 def test_times_that_vary_tenfold_are_no_fixed_time():
     rng = np.random.default_rng(0)
     for _ in range(20):

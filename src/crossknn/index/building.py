@@ -160,9 +160,10 @@ def by_name(given: Any, default_name: str) -> dict[str, Any]:
 def _previous(folder: IndexFolder) -> Parts | None:
     try:
         previous = Parts.read(folder, {})
+        fits = [n for n in previous.names("vectors") if previous.open("vectors", n).method]
     except IndexFormatError:
         return None
-    if previous.names("artifacts"):
+    if fits or previous.names("artifacts"):
         logger.warning(
             "%s is replaced, and its anchors and fits are dropped: collect and fit them again; "
             "stored scores are used again",

@@ -148,8 +148,8 @@ class Pace:
     def __init__(self) -> None:
         self._seen, self._count = deque[tuple[int, float, float]](maxlen=KEPT), -1
         self._asked = self._divides = False
-        self.median = 0.0
-        """Seconds of a batch, whatever its size."""
+        self.median = self.each = 0.0
+        """Seconds of a batch, whatever its size, and seconds divided by the pairs of the batch."""
         self.curve: tuple[float, float] | None = None
         """Seconds for a batch and, besides, for each pair; None if unknown."""
 
@@ -162,6 +162,7 @@ class Pace:
         if self._count == 1 or self._count % EVERY == 0:
             seen = self._seen.copy()  # other threads may add
             self.median = float(np.median([each for *_, each in seen]))
+            self.each = float(np.median([each / count for count, _, each in seen]))
             self.curve = _fitted(*np.array(seen).T)
 
     def to_try(self, pairs: int, cost: float) -> int:
@@ -180,7 +181,7 @@ class Pace:
         """Return in how many rounds, at most `most`, to score a budget of pairs per query for
         queries that are searched together. A batch has at most `largest` pairs (0: no limit), of
         one query only if `apart`; at most `workers` batches run at once."""
-        known = (self.median, 0.0) if largest == 1 else self.curve
+        known = (self.each, 0.0) if largest == 1 else self.curve
         self._asked |= known is None
         if known is None or not budget:
             return most

@@ -414,28 +414,21 @@ def test_a_budget_in_seconds_is_split_by_measured_speed(index):
     assert 10 <= alone.budget <= 32
 
 
-class Priced(ck.CallableScorer):
-    spent = 0.0
-
-    def score(self, pairs, *given, **options):
-        for places, scores in super().score(pairs, *given, **options):
-            self.spent += 0.01 * len(places)
-            yield places, scores
-
-
 def test_a_budget_in_money_is_spent_by_the_scorer_that_has_a_price(index):
-    large_one = Priced(large, "large")
+    large_one = ck.CallableScorer(large, "large", price=10)
     results = ck.Searcher(index, [named(small, "small"), large_one]).search(
         "old red oak", 5, ck.Budget(cost=0.12)
     )
     assert (results.budget, results.cheaper.budget) == (7, N)
     assert results.n_calls == 7 + 5  # five measured the scorer
-    assert results.cost == pytest.approx(0.12)
+    assert results.cost == large_one.spent == pytest.approx(0.12)
     store = ck.extend.ScoreStore()
     for _ in range(3):  # the pairs that measure it are not those of the first time
-        stored = ck.StoredScorer(Priced(large, "large"), store)
+        stored = ck.StoredScorer(ck.CallableScorer(large, "large", price=10), store)
         again = ck.Searcher(index, [named(small, "small"), stored])
         assert again.search("old red oak", 5, ck.Budget(cost=0.2)).budget > 5
+    with pytest.raises(InputError, match="the price is -1"):
+        ck.CallableScorer(large, price=-1)
     with pytest.raises(InputError, match="callable:small has no price"):
         ck.Searcher(index, named(small, "small")).search("oak", 5, ck.Budget(cost=1.0))
 
@@ -446,7 +439,7 @@ def test_less_than_one_pair_is_said_and_answered(index, caplog):
         results = late.search("old red oak", 5, ck.Budget(seconds=0.6))
     assert "one pair of callable:late takes 1 seconds, more than the 0.6 that are" in caplog.text
     assert len(results[0]) == 5
-    dear = ck.Searcher(index, [named(small, "small"), Priced(large, "dear")])
+    dear = ck.Searcher(index, [named(small, "small"), ck.CallableScorer(large, "dear", price=10)])
     results = dear.search("old red oak", 5, ck.Budget(cost=0.03))  # measuring costs 0.05
     assert "one pair of callable:dear costs 0.01, more than the 0 that are left" in caplog.text
     assert (results.budget, results.n_calls) == (1, 6)

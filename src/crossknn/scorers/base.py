@@ -1,11 +1,13 @@
-"""The two protocols that every model implements: a scorer and an encoder."""
+"""The two protocols that every model implements, a scorer and an encoder, and scorers' prices."""
 
 from __future__ import annotations
 
+import math
 import threading
 from collections.abc import Iterator, Sequence
 from typing import Any, Protocol, runtime_checkable
 
+from crossknn.errors import InputError
 from crossknn.types import FloatArray, IntArray, Pairs, Progress
 
 
@@ -58,6 +60,38 @@ class Wrapper:
         if name in ("truncated", "spent", "pace", "rounds"):
             return getattr(self.scorer, name)
         raise AttributeError(f"{type(self).__name__} has no attribute {name!r}")
+
+
+class Count:
+    """A sum over all threads and copies of a scorer."""
+
+    def __init__(self) -> None:
+        self.total, self._lock = 0, threading.Lock()
+
+    def add(self, count: int) -> None:
+        """Add a number."""
+        with self._lock:
+            self.total += count
+
+
+def checked_price(price: Any) -> float:
+    """Return a price of 0 or more; raise InputError for anything else."""
+    is_number = isinstance(price, int | float) and not isinstance(price, bool)
+    if not is_number or not 0 <= price < math.inf:
+        raise InputError(f"the price is {price!r:.80}: give a number of 0 or more")
+    return float(price)
+
+
+class Priced:
+    """A scorer whose pairs may have a price, which is money for a thousand of them."""
+
+    def _set_price(self, price: float | None) -> None:
+        self._price, self._scored = None if price is None else checked_price(price), Count()
+
+    @property
+    def spent(self) -> float | None:
+        """Money for all pairs so far; None if no price was given."""
+        return None if self._price is None else self._price * self._scored.total / 1000
 
 
 @runtime_checkable

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import re
-import threading
 import time
 from contextlib import suppress
 from email.utils import mktime_tz, parsedate_tz
@@ -158,26 +156,6 @@ class Endpoint(BatchedScorer):
     def _excerpt(self, data: bytes) -> str:
         text = visible(data[:10_000].decode("utf-8", errors="replace"))
         return excerpt(text.replace(self._key, "***") if self._key else text)
-
-
-class Count:
-    """A sum over all threads and copies of a scorer."""
-
-    def __init__(self) -> None:
-        self.total, self._lock = 0, threading.Lock()
-
-    def add(self, count: int) -> None:
-        """Add a number."""
-        with self._lock:
-            self.total += count
-
-
-def checked_price(price: Any) -> float:
-    """Return a price of 0 or more; raise InputError for anything else."""
-    is_number = isinstance(price, int | float) and not isinstance(price, bool)
-    if not is_number or not 0 <= price < math.inf:
-        raise InputError(f"the price is {price!r:.80}: give a number of 0 or more")
-    return float(price)
 
 
 def _pause(headers: Any) -> float:

@@ -11,7 +11,8 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError
 from crossknn.files import parse_json
-from crossknn.scorers.endpoint import Count, Endpoint, checked_price
+from crossknn.scorers.base import Priced
+from crossknn.scorers.endpoint import Endpoint
 from crossknn.scorers.streaming import Call, Deadline
 from crossknn.types import FloatArray, IntArray
 
@@ -24,7 +25,7 @@ _FEW = 5
 """If the first scores, this many, lie between 0 and 1, they are taken for probabilities."""
 
 
-class HttpScorer(Endpoint):
+class HttpScorer(Priced, Endpoint):
     """Scores with the reranking service at `url` (`/rerank` is added to a URL without a path).
 
     A batch that the service cannot score is halved. Requests use the proxy of the environment.
@@ -71,16 +72,11 @@ class HttpScorer(Endpoint):
         super().__init__(url, "/rerank", per_request=batch, concurrency=concurrency, **how)
         self._model, self.probabilities = model, probabilities
         self._api, self._range = api, _Range()
-        self._price, self._scored = None if price is None else checked_price(price), Count()
+        self._set_price(price)
         if api == "cohere":
             self._hint = " (Text Embeddings Inference needs the option api=tei)"
         raw = "|probabilities" if probabilities else ""
         self.fingerprint = None if model is None else f"http:{self.name}|model={model}{raw}"
-
-    @property
-    def spent(self) -> float | None:
-        """Money for all items so far; None if no price was given."""
-        return None if self._price is None else self._price * self._scored.total / 1000
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         """Yield batches (positions of pairs) of one query each, queries in order of appearance."""

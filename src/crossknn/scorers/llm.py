@@ -14,7 +14,8 @@ import numpy as np
 
 from crossknn.errors import InputError, ScorerError, nearest
 from crossknn.files import parse_json
-from crossknn.scorers.endpoint import Count, Endpoint, checked_price
+from crossknn.scorers.base import Count, checked_price
+from crossknn.scorers.endpoint import Endpoint
 from crossknn.scorers.streaming import BatchError, Call
 from crossknn.types import FloatArray, IntArray, as_count, is_whole
 

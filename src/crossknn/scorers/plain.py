@@ -7,11 +7,12 @@ from collections.abc import Callable, Iterable
 import numpy as np
 
 from crossknn.errors import InputError
+from crossknn.scorers.base import Priced
 from crossknn.scorers.streaming import BatchedScorer, Call
 from crossknn.types import FloatArray, IntArray, as_count
 
 
-class CallableScorer(BatchedScorer):
+class CallableScorer(Priced, BatchedScorer):
     """A `Scorer` that calls a function of yours.
 
     Args:
@@ -20,6 +21,7 @@ class CallableScorer(BatchedScorer):
         name: Name under which scores are stored; change it whenever the function changes. Without a
             name there is no fingerprint, and scores are not stored.
         batch: Maximum number of pairs per call.
+        price: Money for a thousand pairs; `spent` then sums up.
     """
 
     def __init__(
@@ -28,16 +30,20 @@ class CallableScorer(BatchedScorer):
         name: str | None = None,
         *,
         batch: int = 64,
+        price: float | None = None,
     ) -> None:
         if not callable(fn) or not isinstance(name, str | None):
             raise InputError(f"a scorer needs a function and a name, got {fn!r:.60} and {name!r}")
         shown = name or str(getattr(fn, "__name__", type(fn).__name__))
         super().__init__(shown, "the scorer {!r}")
+        self._set_price(price)
         self._fn, self.largest = fn, as_count(batch, "batch")
         self.fingerprint = None if name is None else f"callable:{name}"
 
     def _run(self, call: Call, positions: IntArray) -> object:
-        return self._fn(call.texts(positions))
+        scores = self._fn(call.texts(positions))
+        self._scored.add(len(positions))
+        return scores
 
 
 class MatrixScorer(BatchedScorer):

@@ -232,11 +232,9 @@ class BatchedScorer(ABC):
     def rounds(self, most: int, budget: int, queries: int) -> int:
         """Return in how many rounds, at most `most`, to score a budget of pairs per query: fewer if
         batches have taken long whatever their size (`Pace`)."""
-        is_request, workers = self.per_request is not None, max(1, self.workers)
-        how: dict[str, Any] = {"workers": workers, "apart": is_request}
-        return self.pace.rounds(
-            most, budget, queries, largest=self.per_request or self.largest, **how
-        )
+        workers, apart = max(1, self.workers), self.per_request is not None
+        how: dict[str, Any] = {"largest": self.per_request or self.largest, "workers": workers}
+        return self.pace.rounds(most, budget, queries, **how, apart=apart)
 
     def _batches(self, call: Call) -> Iterable[IntArray]:
         """Yield the positions (b,) of the call's pairs in each batch."""
@@ -325,16 +323,15 @@ class BatchedScorer(ABC):
         batch = call.waiting.pop() if call.waiting else next(call.batches, None)
         if batch is None:
             return None
-        most = min(
-            self._most or len(batch), self.pace.to_try(len(batch), float(call.costs[batch].sum()))
-        )
+        size = len(batch)
+        most = min(self._most or size, self.pace.to_try(size, float(call.costs[batch].sum())))
         if call.deadline.limited:
             fits = _FIRST_PAIRS
             if self._seconds is not None:
                 seconds = np.cumsum(call.costs[batch]) * self._seconds * _MARGIN
                 fits = int((seconds <= call.deadline.left()).sum())
             most = min(most, max(1, fits))  # a slow scorer is given a single pair rather than none
-        if most < len(batch):
+        if most < size:
             call.waiting.append(batch[most:])
         return batch[:most]
 
@@ -358,8 +355,7 @@ class BatchedScorer(ABC):
         if cost := float(call.costs[batch].sum()):  # texts may be empty
             seconds, old = time.perf_counter() - began, self._seconds
             self.pace.add(len(batch), cost, seconds)
-            new = seconds / cost
-            self._seconds = new if old is None else 0.7 * old + 0.3 * new
+            self._seconds = seconds / cost if old is None else 0.7 * old + 0.3 * seconds / cost
         answers.put((batch, scores))
 
 

@@ -13,7 +13,9 @@ from __future__ import annotations
 import argparse
 import json
 import subprocess
+import sys
 import time
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -116,6 +118,26 @@ def about(asked: dict[str, str], qrels: Any) -> tuple[dict[str, str], dict[str, 
     return {name: f"everything about {name}" for name in many}, many
 
 
+def members(given: Any) -> Case:
+    """The purpose of a module or class of Python (its first sentence): all its members, among all docstrings."""
+    sys.path.insert(0, str(RESULTS.parents[2] / "lab" / "recipes" / "bundled"))
+    from python_docs import docstrings, first_sentence
+
+    docs, below = docstrings(), defaultdict[str, dict[str, int]](dict)
+    for name in docs:
+        below[name.rpartition(".")[0]][name] = 1
+    purposes = {name: first_sentence(docs[name][1])[0] for name in below if name in docs}
+    asked = sorted(
+        n for n, of in purposes.items() if 3 <= len(of.split()) <= 60 and len(below[n]) > 2
+    )
+    texts = {name: f"{name}{' '.join(docs[name])}" for name in docs if name not in {*asked}}
+    qrels = {name: {item: 1 for item in below[name] if item in texts} for name in asked}
+    chosen = [asked[at] for at in np.random.default_rng(0).permutation(len(asked))[:160]]
+    index = indexed(given.work / "members.index", texts, False)
+    judged = QuerySet(tuple(chosen), tuple(purposes[name] for name in chosen))
+    return split(index, scored(given, "members", ck.CrossEncoder(cores=1)), judged, qrels, 60)
+
+
 def matrix(name: str, first: str = "") -> Callable[[Any], Case]:
     """Stored scores; the fusion is fitted to the anchor queries, which no search knows.
 
@@ -188,6 +210,7 @@ SETS: dict[str, tuple[str, Callable[[Any], Case]]] = {
         medquad("answers", lexical=True),
     ),
     "diseases": ("15,809 answers, all on a disease", medquad("diseases")),
+    "members": ("members of Python's modules", members),
     "medquad": ("1,000 medical answers", matrix("medquad")),
     "python-docs": ("6,372 entries of Python's manual", matrix("python-docs")),
     "scifact": ("5,183 scientific abstracts", matrix("scifact")),
@@ -271,16 +294,6 @@ def measure(given: Any) -> None:
         print("  search - rerank, fused:", *map(str, gain.values()), flush=True)
 
 
-OLD = {"rerank": "rerank", "rerank fused": "rerank fused first", "search fused": "search fused"}
-EARLIER = {
-    "senses-of-96,523": ("noun.act of 96,523", "96,523 word senses"),
-    "senses-of-96,523-lexical": ("act of 96,523, BM25 and LSA", "96,523 word senses, no vectors"),
-    "senses-artifact": ("noun.artifact of 11,986", "11,986 senses of things"),
-    "members": ("members", "5,937 members of Python's modules"),
-    "answers-lexical": ("answers, BM25 and LSA", "15,809 medical answers, no vectors"),
-}
-"""Sets of reach.json: their names here, and in the picture."""
-
 # ------------------------------------------------------------------------------------ the picture
 
 LEFT, BAR, LINE, TOP = 8, 312, 46, 184
@@ -297,7 +310,6 @@ def draw() -> None:
     """Draw a bar for each set: the share of the relevant items that are among the 20 returned."""
     table = json.loads(RESULTS.read_text())
     shown = [(SETS[name][0], *today(of)) for name, of in table.items()]
-    shown += [row for name, row in earlier().items() if name not in table]
     shown.sort(key=lambda each: -each[1])
     legend = [
         ('<rect class="clear" x="8" y="55" width="24" height="12"/>', "search with crossknn"),
@@ -320,7 +332,6 @@ def draw() -> None:
         "Clearly: the difference has a 95% interval above 0.",
         f"Made by lab/benchmarks/bars.py, {date},",
         f"at {commits}.",
-        "Those with *: lab/benchmarks/reach.py at 8a8705d, 2026-11-26.",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8
@@ -338,29 +349,6 @@ def today(found: dict[str, Any]) -> tuple[float, dict[str, float], bool]:
     values = {way: 100 * np.array(of) for way, of in found["R@20"].items()}
     clear = paired(values["search fused"] - values["rerank fused"]).low > 0
     return found["missed"], {way: of.mean() for way, of in values.items()}, clear
-
-
-def earlier() -> dict[str, tuple[str, float, dict[str, float], bool]]:
-    """Return the sets that were measured on 2026-11-23 alone, by their names here.
-
-    reach.json has an older default, and reach_change.json what `auto` changed. The gain is called clear if the
-    lower ends of both intervals have a sum above 0.
-    """
-    changes = {
-        row["set"]: row["change"]["R@20"]
-        for row in json.loads(RESULTS.with_name("reach_change.json").read_text())
-        if row["calls"] == CALLS
-    }
-    made = {}
-    for row in json.loads(RESULTS.with_name("reach.json").read_text())["rows"]:
-        if row["budget"] == CALLS and row["set"] in changes and row["set"] in EARLIER:
-            of = {way: row["means"][old]["R@20"] for way, old in OLD.items()}
-            change, gain = changes[row["set"]], row["gain"]["rerank, all fused"]["R@20"]
-            of["search fused"] += change[0]
-            means = {way: 100 * value for way, value in of.items()}
-            key, name = EARLIER[row["set"]]
-            made[key] = f"{name} *", row["reach"][0], means, gain[1] + change[1] > 0
-    return made
 
 
 def row(name: str, missed: float, values: dict[str, float], clear: bool, y: int) -> str:

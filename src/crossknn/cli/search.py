@@ -208,10 +208,10 @@ def _search(
     shown = tuple(hits[:k] for hits in results.hits) if one_more else results.hits
     _show(replace(results, hits=shown), json)
     scorer = searcher.scorer
-    if explain and (curve := getattr(getattr(scorer, "pace", None), "curve", None)):
-        fixed, each = 1000 * np.array(curve)
-        measured = f"a batch takes {fixed:.3g} ms, and {each:.3g} ms more for each pair"
-        note(f"{counted(results.rounds, 'round')}; {measured}")
+    if explain and (pace := getattr(scorer, "pace", None)) and pace.each:
+        fixed, each = 1000 * np.array(pace.curve or (0.0, pace.each))
+        batch = f"a batch takes {fixed:.3g} ms, and " if fixed else ""
+        note(f"{counted(results.rounds, 'round')}; {batch}{each:.3g} ms for each pair")
     if scorer is not None and scorer.fingerprint is None and results.error is None:
         note("scores are not kept: name the model behind the endpoint with --endpoint-model")
     if question.filter is not None and not results.n_scored and not any(results):

@@ -304,7 +304,7 @@ class Searcher:
         of_time = limits.seconds is not None
         if not of_time and getattr(self.scorer, "spent", None) is None:
             name = getattr(self.scorer, "fingerprint", None) or "the scorer"
-            raise InputError(f"{name} has no price: give price=, or a budget of pairs or seconds")
+            raise InputError(f"{name} has no price (price=): give a budget of pairs or seconds")
         time_left = deadline and ladder.PROBE_TIME * deadline
         rates = self.rates(queries, time_left=time_left, cancel=cancel)
         if not of_time:

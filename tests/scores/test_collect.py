@@ -109,8 +109,8 @@ def test_a_failing_endpoint_costs_only_the_requests_in_flight(store, workers):
 
 
 def test_a_deadline_stops_within_a_block(store):
-    fn = Counting(pause=0.02, batch=4)
-    report = collect(store, fn.scorer, QUERIES, ITEMS, limits=Limits(deadline=0.15))
+    fn = Counting(pause=0.05, batch=4)
+    report = collect(store, fn.scorer, QUERIES, ITEMS, limits=Limits(deadline=0.5))
     assert (report.stopped_by, report.failed) == ("deadline", 0)
     assert 0 < report.scored == len(store) == len(fn.asked) < 80
 

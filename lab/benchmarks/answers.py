@@ -116,7 +116,7 @@ def rows_of(about: Mapping[str, Any], halves: list[Values]) -> list[dict[str, An
 
 def gains(found: Mapping[str, Any]) -> dict[tuple[str, str], Comparison]:
     """Compare a set's fused search with reranking, without and with fusion, by measure."""
-    pairs = [(way, measure) for way in ("rerank", "rerank fused") for measure in MEASURES[:2]]
+    pairs = [("rerank", "nDCG@10"), ("rerank fused", "nDCG@10"), ("rerank fused", "R@20")]
     return {
         (way, m): paired(np.subtract(found[m]["search fused"], found[m][way])) for way, m in pairs
     }
@@ -133,7 +133,7 @@ def tables(sets: Mapping[str, Mapping[str, Any]]) -> None:
             m: [f"{100 * np.mean(found[m][way]):.1f}" if way in found[m] else "" for way in WAYS]
             for m in MEASURES[:2]
         }
-        cells = [" / ".join((row[1], row[3], row[4])) for row in means.values()]
+        cells = [", ".join((row[1], row[3], row[4])) for row in means.values()]
         for c in compared[name].values():
             text = "{:+.1f} [{:+.1f}, {:+.1f}]".format(
                 *(100 * x for x in (c.difference, c.low, c.high))

@@ -326,12 +326,11 @@ def draw() -> None:
     shapes += [text(42, 67 + 24 * at, said) + shape for at, (shape, said) in enumerate(legend)]
     shapes += [row(*of, TOP + LINE * at) for at, of in enumerate(shown)]
     end = TOP + LINE * len(shown) + 20
-    commits = ", ".join(sorted({of["commit"] for of in table.values()}))
     date = max(of["date"] for of in table.values())
     sources = [
         "Clearly: the difference has a 95% interval above 0.",
-        f"Made by lab/benchmarks/bars.py, {date},",
-        f"at {commits}.",
+        f"Made by lab/benchmarks/bars.py, {date}",
+        "(each set's commit is in benchmarks/results/bars.json).",
     ]
     shapes += [text(LEFT, end + 20 * at, line, "quiet") for at, line in enumerate(sources)]
     height = end + 20 * len(sources) - 8

@@ -19,12 +19,14 @@ from service_helpers import (
     served,
     until,
 )
+from starlette.exceptions import HTTPException
 
 import crossknn as ck
 from crossknn.errors import ScorerError
 from crossknn.scorers.streaming import NothingScoredError
 from crossknn.service import engine
 from crossknn.service.app import create_app
+from crossknn.service.shapes import SearchBody
 
 
 @pytest.mark.parametrize("method", ["auto", "rerank", "retrieve", "axn"])
@@ -248,6 +250,26 @@ def test_stopping_searches_are_answered_with_the_best_so_far(indexes, words):
     assert answer.json()["degraded"]
     assert 0 < answer.json()["n_scored"] < 40
     assert len(ids(answer)[0]) == 3
+
+
+def test_requests_that_waited_are_refused_earlier_if_searches_without_calls_take_long(
+    indexes, words, monkeypatch
+):
+    late = {"query": "y", "deadline_ms": 1000}
+    with served(indexes, words) as client:
+        mine = client.engine
+        waited = lambda: mine._in_time(SearchBody(**late), time.monotonic() - 0.6)  # noqa: E731
+        assert waited().deadline > 0.2
+        searcher = mine.searcher
+        monkeypatch.setattr(mine, "searcher", lambda name: (time.sleep(0.45), searcher(name))[1])
+        body = {"query": "x", "method": "retrieve", "k": 1}
+        assert client.post("/search", json=body).status_code == 200
+        with pytest.raises(HTTPException, match="before its search could begin"):
+            waited()
+        monkeypatch.undo()
+        for _ in range(20):  # the service is fast again
+            client.post("/search", json=body)
+        assert waited().deadline > 0.2
 
 
 def test_who_waited_too_long_for_a_thread_hears_it(indexes, words, monkeypatch):

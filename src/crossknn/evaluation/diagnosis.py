@@ -74,7 +74,7 @@ class Diagnosis:
     def sentence(self) -> str:
         """The verdict as text, with a remark if no relevant item is left for a search to find."""
         nothing = [budget for budget, reach in self.reach.items() if not reach.high]
-        none = "No relevant item ranks below the first {}: searching can find no more of them."
+        none = "No relevant item ranks below the first {}: searching can hardly find more."
         return " ".join([self.verdict.sentence, *map(none.format, nothing[:1])])
 
     def means(self, budget: int) -> dict[str, float]:

@@ -34,7 +34,7 @@ MAX_TEXT = 1 << 18  # characters in the queries of a request
 MAX_REQUESTS = 64  # running or waiting at once
 AT_ONCE = 4  # searches per core, or per batch that the scorer runs at once
 DEPTH = 1000  # hits of the first stage in which an explanation finds ranks
-_MIN_SECONDS = 0.1  # a search needs this besides scoring, on busy cores
+_MIN_SECONDS = 0.1  # a search needs this besides scoring, or what the last ones without calls took
 _ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # per answer and per hit on busy cores
 _STORED = 0.2  # seconds in which the batches of a call are stored together
 
@@ -64,8 +64,7 @@ class Engine:
         most_pairs: int = 10_000,
         deadline: float = 10.0,
     ) -> None:
-        self.method = method
-        self.most_pairs, self.deadline = most_pairs, deadline
+        self.method, self.most_pairs, self.deadline = method, most_pairs, deadline
         self.metrics = Metrics()
         given = scorer if isinstance(scorer, Sequence) else [scorer]
         self.scorers = [SharedScorer(each, self.metrics) for each in given]
@@ -74,8 +73,7 @@ class Engine:
         self.budgets = Budget(per_query=budget).of_each(given)
         named = [name for name in (DEFAULT, *METHODS) if name != "exact"]
         self.methods = list(dict.fromkeys([*named, method, *methods]))
-        # The methods that the page offers.
-        self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))
+        self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))  # shown
         self._served = dict[str, FreshSearcher]()
         how: dict[str, Any] = {"required": False, "every": _STORED}
         for name, index in indexes.items():
@@ -84,7 +82,7 @@ class Engine:
                 for each in self.scorers
             ]
             self._served[name] = FreshSearcher(Searcher(index, stored, method))
-        self.closing = False
+        self.closing, self._needs = False, 0.0
         self._live, self._lock = set[threading.Event](), threading.Lock()
         # More threads would slow each other down, and answers would miss their deadlines.
         at_once = AT_ONCE * max(available_threads(), self.shared.workers)
@@ -204,6 +202,8 @@ class Engine:
         )
         gone = cancel.is_set() and not self.closing
         degraded = _degraded(results)
+        took = time.monotonic() - began
+        self._needs = self._needs if results.n_calls else max(took, 0.9 * self._needs + 0.1 * took)
         self.metrics.search(results, began - arrived, degraded=degraded and not gone)
         answer = {"degraded": degraded} | results.to_dict()
         left = self._ends(body, arrived) - time.monotonic()
@@ -248,7 +248,7 @@ class Engine:
         raise `busy` if the request has waited so long that its answer would be late."""
         ends, now = self._ends(body, arrived), time.monotonic()
         limit, left = ends - arrived, ends - now
-        if left < min(_MIN_SECONDS, limit / 2):
+        if left < min(max(_MIN_SECONDS, self._needs), limit / 2):
             raise busy(
                 f"{now - arrived:.2f} s of the {limit:.4g} s that the request may take had passed "
                 "before its search could begin: try again later, or with a longer deadline"

@@ -202,8 +202,8 @@ class Engine:
         )
         gone = cancel.is_set() and not self.closing
         degraded = _degraded(results)
-        took = time.monotonic() - began
-        self._needs = self._needs if results.n_calls else max(took, 0.9 * self._needs + 0.1 * took)
+        took = 0.0 if results.n_calls or gone else time.monotonic() - began
+        self._needs = max(took, 0.97 * self._needs)
         self.metrics.search(results, began - arrived, degraded=degraded and not gone)
         answer = {"degraded": degraded} | results.to_dict()
         left = self._ends(body, arrived) - time.monotonic()

@@ -77,7 +77,7 @@ class TokenScorer(_TokenReader, BatchedScorer):
         BatchedScorer.__init__(self, model.name)
         super().__init__(model)
         self.workers = model.workers
-        self.largest = 1 if self.workers else 0  # however few pairs, workers share them: `rounds`
+        self.largest = 1 if self.workers else 0  # for `rounds`: workers share even a few pairs
 
     def _batches(self, call: Call) -> Iterator[IntArray]:
         at_once = _PAIRS_AT_ONCE_IN_TIME if call.deadline.limited else _PAIRS_AT_ONCE

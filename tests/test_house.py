@@ -168,10 +168,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_484,
+    "src": 25_501,
     "train/src": 3_960,
     "lab": 15_910,
-    "tests": 24_130,
+    "tests": 24_155,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

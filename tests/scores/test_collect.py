@@ -13,12 +13,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tiny_models import collect as scores_of
 
-from crossknn import CallableScorer
+from crossknn import CallableScorer, ItemIndex, Searcher
 from crossknn.errors import ScorerError
 from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import NothingScoredError
+from crossknn.scores import stored
 from crossknn.scores.collect import Limits, collect, exact_scores
-from crossknn.scores.store import ScoreStore
+from crossknn.scores.store import ScoreStore, ScoreTable
 from crossknn.scores.stored import StoredScorer
 from crossknn.types import Pairs
 
@@ -207,12 +208,39 @@ def test_any_sequence_of_calls_pays_every_distinct_pair_once(tmp_path_factory, d
 
 @pytest.mark.parametrize(("seconds", "writes"), [(0, 8), (60, 1)])
 def test_batches_are_stored_one_by_one_or_together(tmp_path, monkeypatch, seconds, writes):
-    scorer = StoredScorer(Counting(batch=4).scorer, tmp_path / "c", every=seconds)
+    monkeypatch.setattr(stored, "EVERY", seconds)
+    scorer = StoredScorer(Counting(batch=4).scorer, tmp_path / "c")
     counts, put = [], scorer.store.put
     monkeypatch.setattr(scorer.store, "put", lambda *a: counts.append(len(a[-1])) or put(*a))
     found = scores_of(scorer, row(range(30)), QUERIES, ITEMS)
     np.testing.assert_array_equal(found, exact()[0, :30])
     assert (len(counts), sum(counts)) == (writes, 30)
+
+
+def test_a_search_looks_a_new_query_up_once_and_stores_its_rounds_together(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "EVERY", 60)
+    fn, lookups, lookup = Counting(), [], ScoreTable.lookup
+    monkeypatch.setattr(ScoreTable, "lookup", lambda *a: lookups.append(a) or lookup(*a))
+    for is_new in (True, False):  # the second search finds all scores in the store
+        scorer = StoredScorer(fn.scorer, tmp_path / "c").of_search()
+        rounds = [scores_of(scorer, row(range(r, r + 10)), QUERIES, ITEMS) for r in (0, 10, 20)]
+        np.testing.assert_array_equal(np.concatenate(rounds), exact()[0, :30])
+        assert (len(lookups), len(scorer.store)) == ((1, 0) if is_new else (4, 30))
+        scorer.flush()
+        assert len(fn.asked) == len(scorer.store) == 30
+
+
+def test_an_interrupted_search_stores_its_rounds(tmp_path, monkeypatch):
+    monkeypatch.setattr(stored, "EVERY", 60)
+    fn = Counting()
+
+    def function(pairs):
+        return fn(pairs) if len(fn.asked) < 16 else signal.raise_signal(signal.SIGINT)
+
+    scorer = StoredScorer(CallableScorer(function, "counting", batch=8), tmp_path / "c")
+    with pytest.raises(KeyboardInterrupt):
+        Searcher(ItemIndex.build(ITEMS, lsa=2), scorer).search("item 7", k=5, budget=40)
+    assert len(scorer.store) == len(fn.asked) >= 16
 
 
 def test_stopping_in_the_middle_keeps_the_scores(tmp_path):

@@ -246,16 +246,10 @@ class BatchedScorer(ABC):
         has failed."""
 
     def score(
-        self,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        *,
-        time_left: float | None = None,
-        cancel: threading.Event | None = None,
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> Iterator[tuple[IntArray, FloatArray]]:
         """Yields (positions in `pairs` (b,), raw logits (b,) float32); see `Scorer.score`."""
-        call = Call(pairs, queries, items, Deadline(time_left, cancel))
+        call = Call(pairs, queries, items, Deadline(**limits))
         with running():
             call.batches = iter(self._batches(call))
         return self._stream(call)

@@ -41,7 +41,7 @@ TextTable = Literal["queries", "items"]
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
 _FILLED = 0.9  # share of the limit that stays in use when the oldest scores are dropped
-_SMALL, _MANY = 8_192, 32  # 32 blocks of a query, each below 8,192 scores, are merged
+_LARGER = 4  # new scores are merged with a query's last blocks of up to so many times their number
 
 
 class Block(NamedTuple):
@@ -140,11 +140,11 @@ class ScoreTable(ScoreFile):
                     continue
                 added += int(new.sum())
                 ids, new_scores = ids[new], values[places][first[new]]
-                small = [block for block in blocks if len(block.scores) < _SMALL]
-                if len(small) >= _MANY:
-                    ids = np.concatenate([ids, *(block.ids for block in small)])
-                    new_scores = np.concatenate([new_scores, *(block.scores for block in small)])
-                    db.executemany("DELETE FROM blocks WHERE id = ?", [(b.row,) for b in small])
+                while blocks and len(blocks[-1].ids) <= _LARGER * len(ids):
+                    last = blocks.pop()
+                    ids = np.concatenate([ids, last.ids])
+                    new_scores = np.concatenate([new_scores, last.scores])
+                    db.execute("DELETE FROM blocks WHERE id = ?", (last.row,))
                 order = np.argsort(ids)
                 ids, start = ids[order], int(ids.min())
                 dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be stored_ids

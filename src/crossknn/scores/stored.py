@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import copy
 import logging
 import threading
 import time
 from collections.abc import Generator, Iterator, Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -20,6 +22,10 @@ from crossknn.scores.store import ScoreStore
 from crossknn.types import FloatArray, IntArray, Pairs
 
 logger = logging.getLogger(__name__)
+
+EVERY = 0.2
+"""Seconds between writes to the store, each of which costs as much as scoring a pair with a small
+model. A killed process loses the scores since the last write."""
 
 
 class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
@@ -37,8 +43,8 @@ class StoredStream(Iterator[tuple[IntArray, FloatArray]]):
 
 
 class StoredScorer(Wrapper):
-    """Looks scores up in `store`; computes the missing ones with `scorer`, and stores every batch.
-    Many threads may share one `StoredScorer`, and many processes its store.
+    """Looks scores up in `store`; computes the missing ones with `scorer`, and stores them. Many
+    threads may share one `StoredScorer`, and many processes its store.
 
     Args:
         scorer: The cross-encoder, in any form that `Searcher` accepts; `InputError` if the store is
@@ -46,53 +52,41 @@ class StoredScorer(Wrapper):
         store: A store such as `index.scores`, or its file.
         required: If false, a store that cannot be read is ignored with a warning, and all pairs are
             scored.
-        every: Seconds between writes to the store, each of which costs as much as scoring a pair
-            with a small model. A killed process loses the scores since the last write.
     """
 
     def __init__(
-        self,
-        scorer: Scorer,
-        store: ScoreStore | str | Path,
-        *,
-        required: bool = True,
-        every: float = 0.0,
+        self, scorer: Scorer, store: ScoreStore | str | Path, *, required: bool = True
     ) -> None:
         self.scorer = as_scorer(scorer)
         self.store = store if isinstance(store, ScoreStore) else ScoreStore(store)
         self.fingerprint = fingerprint_of(self.scorer, self.store)
-        self.required, self.every = required, every
-        self._warned = False
+        self.required = required
+        self._warned, self._lasts, self._written = threading.Event(), False, 0.0
+        self._unwritten = list[tuple[Call, IntArray, IntArray, FloatArray]]()
+        self._new = set[str]()  # queries that are not in the store
+
+    def of_search(self) -> StoredScorer:
+        """Return the same scorer for one search, whose calls have the same `queries` and `items`
+        and repeat no pair. It looks a query that is not in the store up once, and writes the scores
+        of several calls together; `flush` writes the last ones."""
+        own = copy.copy(self)
+        own._lasts, own._written, own._unwritten, own._new = True, time.monotonic(), [], set()
+        return own
 
     def score(
-        self,
-        pairs: Pairs,
-        queries: Sequence[str],
-        items: Sequence[str],
-        *,
-        time_left: float | None = None,
-        cancel: threading.Event | None = None,
+        self, pairs: Pairs, queries: Sequence[str], items: Sequence[str], **limits: Any
     ) -> StoredStream:
         """Score pairs; see `Scorer.score`. Pairs that are in the store come first, in one batch."""
-        stream = StoredStream()
-        stream.batches = self._run(stream, Call(pairs, queries, items, Deadline(time_left, cancel)))
+        stream, own = StoredStream(), self if self._lasts else self.of_search()
+        call = Call(pairs, queries, items, Deadline(**limits))
+        stream.batches = own._run(stream, call, whole=not self._lasts)
         return stream
 
     def _run(
-        self, stream: StoredStream, call: Call
+        self, stream: StoredStream, call: Call, *, whole: bool
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
-        try:
-            table = self.store.table()
-            query, item = table.pair_ids(call.queries, call.items, call.pairs)
-            # `first` (u,) are the distinct pairs; `of` (p,) maps each pair to its distinct one.
-            _, first, of = np.unique((query << 32) + item, return_index=True, return_inverse=True)
-            scores = table.lookup(self.fingerprint, query[first], item[first])
-        except InputError as error:
-            if self.required:
-                raise
-            self._warn(error)
-            first = of = np.arange(len(call.pairs))
-            scores = np.full(len(first), np.nan, np.float32)
+        # `first` (u,) are the distinct pairs; `of` (p,) maps each pair to its distinct one.
+        first, of, scores = self._looked_up(call)
         missing = np.flatnonzero(np.isnan(scores))
         missing = missing[np.argsort(first[missing])]  # in the order of the call
         stored = np.flatnonzero(~np.isnan(scores[of]))
@@ -102,16 +96,16 @@ class StoredScorer(Wrapper):
             return
         asked = call.pairs.take(first[missing])
         computing = self.scorer.score(asked, call.queries, call.items, **call.deadline.rest())
-        pending, written = list[tuple[IntArray, FloatArray]](), time.monotonic()
         try:
             for where, batch in computing:
-                pending.append((where, batch))
-                if (now := time.monotonic()) >= written + self.every:
-                    self._write(call, asked, pending)
-                    written = now
+                self._unwritten.append((call, asked.query[where], asked.item[where], batch))
+                if time.monotonic() >= self._written + EVERY:
+                    self.flush()
                 stream.computed += len(where)
                 scores[missing[where]] = batch
-                places = np.flatnonzero(np.isin(of, missing[where]))
+                new = np.zeros(len(scores), np.bool_)
+                new[missing[where]] = True
+                places = np.flatnonzero(new[of])
                 yield places, scores[of[places]]
         except NothingScoredError as error:
             if not len(stored):
@@ -119,24 +113,49 @@ class StoredScorer(Wrapper):
             logger.warning("%s", error)
         finally:
             getattr(computing, "close", lambda: None)()
-            self._write(call, asked, pending)
+            if whole:
+                self.flush()
 
-    def _write(self, call: Call, pairs: Pairs, pending: list[tuple[IntArray, FloatArray]]) -> None:
-        """Move scores from `pending` to the store. If writing fails, the search continues, because
-        the scores are still usable."""
-        if not pending:
+    def _looked_up(self, call: Call) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return the distinct pairs, the distinct one of each pair, and their stored scores."""
+        if not self._new.issuperset(_queries(call, call.pairs)):
+            try:
+                table = self.store.table()
+                query, item = table.pair_ids(call.queries, call.items, call.pairs)
+                codes = (query << 32) + item
+                _, first, of = np.unique(codes, return_index=True, return_inverse=True)
+                scores = table.lookup(self.fingerprint, query[first], item[first])
+                self._new |= _queries(call, call.pairs.take(np.flatnonzero(query < 0)))
+                return first, of, scores
+            except InputError as error:
+                if self.required:
+                    raise
+                self._warn(error)
+        each = np.arange(len(call.pairs))
+        return each, each, np.full(len(each), np.nan, np.float32)
+
+    def flush(self) -> None:
+        """Write scores to the store. If that fails, the search goes on with them."""
+        self._written = time.monotonic()
+        if not self._unwritten:
             return
-        where, scores = map(np.concatenate, zip(*pending, strict=True))
+        calls, *own = zip(*self._unwritten, strict=True)
+        query, item, scores = map(np.concatenate, own)
+        texts = calls[0].queries, calls[0].items
         try:
-            self.store.put(self.fingerprint, call.queries, call.items, pairs.take(where), scores)
-            pending.clear()  # not before: after an interrupt they are put once more
+            self.store.put(self.fingerprint, *texts, Pairs(query, item), scores)
+            self._unwritten.clear()  # not before: after an interrupt they are put once more
         except InputError as error:
-            pending.clear()
+            self._unwritten.clear()
             if self.required and not isinstance(error, StoreFullError):
                 raise
             self._warn(error)
 
     def _warn(self, error: InputError) -> None:
-        if not self._warned:
+        if not self._warned.is_set():
             logger.warning("%s", error)
-        self._warned = True
+        self._warned.set()
+
+
+def _queries(call: Call, pairs: Pairs) -> set[str]:
+    return {str(call.queries[q]) for q in np.unique(pairs.query).tolist()}

@@ -90,6 +90,8 @@ class SearchRun:
     ) -> None:
         self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
+        given = request.scorer
+        self.scorer: Any = getattr(given, "of_search", lambda: given)()
         self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
             # Random items, or the same items for all queries, do not answer a query.
@@ -123,7 +125,10 @@ class SearchRun:
             said = policy.down or "the deadline passed before this query was searched"
             self.errors = [said for _ in self.rows]
             return self._answer([[] for _ in self.rows], late or policy.down_by)
-        stopped_by = self._drive()
+        try:
+            stopped_by = self._drive()
+        finally:
+            getattr(self.scorer, "flush", lambda: None)()
         if policy.down is not None:
             self._end(range(len(self.queries)), policy.down)
         if stopped_by == "deadline" and not (self.fallback or self.search.n_scored.any()):
@@ -228,7 +233,7 @@ class SearchRun:
 
     def _stream(self, pairs: Pairs, scored: BoolArray) -> str | None:
         """Score pairs batch by batch, marking the scored pairs in `scored` (p,)."""
-        request, scorer = self.request, self.request.scorer
+        request, scorer = self.request, self.scorer
         assert scorer is not None  # only methods that score no pairs work without a scorer
         began, stopped_by, texts = time.perf_counter(), None, request.index.items.texts
         stream = scorer.score(pairs, self.queries.texts, texts, **self.policy.deadline.rest())

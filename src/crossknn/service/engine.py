@@ -36,7 +36,6 @@ AT_ONCE = 4  # searches per core, or per batch that the scorer runs at once
 DEPTH = 1000  # hits of the first stage in which an explanation finds ranks
 _MIN_SECONDS = 0.1  # a search needs this besides scoring, or what the last ones without calls took
 _ANSWER_SECONDS, _HIT_SECONDS = 0.06, 5e-5  # per answer and per hit on busy cores
-_STORED = 0.2  # seconds in which the batches of a call are stored together
 
 
 def busy(message: str = "the service has too many requests: try again later") -> HTTPException:
@@ -75,10 +74,10 @@ class Engine:
         self.methods = list(dict.fromkeys([*named, method, *methods]))
         self.menu = list(dict.fromkeys([method, *methods, DEFAULT, "rerank", "retrieve"]))  # shown
         self._served = dict[str, FreshSearcher]()
-        how: dict[str, Any] = {"required": False, "every": _STORED}
         for name, index in indexes.items():
+            store = index.scores
             stored = [
-                each if each.fingerprint is None else StoredScorer(each, index.scores, **how)
+                each if each.fingerprint is None else StoredScorer(each, store, required=False)
                 for each in self.scorers
             ]
             self._served[name] = FreshSearcher(Searcher(index, stored, method))

@@ -168,7 +168,7 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_501,
+    "src": 25_507,
     "train/src": 3_960,
     "lab": 16_125,
     "tests": 24_155,

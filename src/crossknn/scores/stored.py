@@ -63,14 +63,15 @@ class StoredScorer(Wrapper):
         self.required = required
         self._warned, self._lasts, self._written = threading.Event(), False, 0.0
         self._unwritten = list[tuple[Call, IntArray, IntArray, FloatArray]]()
-        self._new = set[str]()  # queries that are not in the store
+        # Of queries that are not in the store: the scores by the items' texts.
+        self._new = dict[str, dict[str, float]]()
 
     def of_search(self) -> StoredScorer:
-        """Return the same scorer for one search, whose calls have the same `queries` and `items`
-        and repeat no pair. It looks a query that is not in the store up once, and writes the scores
-        of several calls together; `flush` writes the last ones."""
+        """Return the same scorer for one search, whose calls have the same `queries` and `items`.
+        It looks a query that is not in the store up once, and writes the scores of several calls
+        together; `flush` writes the last ones."""
         own = copy.copy(self)
-        own._lasts, own._written, own._unwritten, own._new = True, time.monotonic(), [], set()
+        own._lasts, own._written, own._unwritten, own._new = True, time.monotonic(), [], {}
         return own
 
     def score(
@@ -86,7 +87,7 @@ class StoredScorer(Wrapper):
         self, stream: StoredStream, call: Call, *, whole: bool
     ) -> Generator[tuple[IntArray, FloatArray], None, None]:
         # `first` (u,) are the distinct pairs; `of` (p,) maps each pair to its distinct one.
-        first, of, scores = self._looked_up(call)
+        first, of, scores = self._looked_up(call, whole=whole)
         missing = np.flatnonzero(np.isnan(scores))
         missing = missing[np.argsort(first[missing])]  # in the order of the call
         stored = np.flatnonzero(~np.isnan(scores[of]))
@@ -103,6 +104,10 @@ class StoredScorer(Wrapper):
                     self.flush()
                 stream.computed += len(where)
                 scores[missing[where]] = batch
+                if self._new:
+                    pairs = zip(call.texts(first[missing[where]]), batch.tolist(), strict=True)
+                    for (query, item), score in pairs:
+                        self._new.get(query, {})[item] = score
                 new = np.zeros(len(scores), np.bool_)
                 new[missing[where]] = True
                 places = np.flatnonzero(new[of])
@@ -116,23 +121,28 @@ class StoredScorer(Wrapper):
             if whole:
                 self.flush()
 
-    def _looked_up(self, call: Call) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return the distinct pairs, the distinct one of each pair, and their stored scores."""
-        if not self._new.issuperset(_queries(call, call.pairs)):
+    def _looked_up(self, call: Call, *, whole: bool) -> tuple[IntArray, IntArray, FloatArray]:
+        """Return the distinct pairs, the distinct one of each pair, and their known scores."""
+        asked = {q: str(call.queries[q]) for q in np.unique(call.pairs.query).tolist()}
+        if not self._new.keys() >= {*asked.values()}:
+            self.flush()
             try:
                 table = self.store.table()
                 query, item = table.pair_ids(call.queries, call.items, call.pairs)
                 codes = (query << 32) + item
                 _, first, of = np.unique(codes, return_index=True, return_inverse=True)
                 scores = table.lookup(self.fingerprint, query[first], item[first])
-                self._new |= _queries(call, call.pairs.take(np.flatnonzero(query < 0)))
+                if not whole:
+                    self._new |= {asked[q]: {} for q in call.pairs.query[query < 0].tolist()}
                 return first, of, scores
             except InputError as error:
                 if self.required:
                     raise
                 self._warn(error)
-        each = np.arange(len(call.pairs))
-        return each, each, np.full(len(each), np.nan, np.float32)
+        distinct, pairs = dict[tuple[str, str], int](), call.texts(np.arange(len(call.pairs)))
+        of = np.array([distinct.setdefault(pair, len(distinct)) for pair in pairs], np.int64)
+        known = [self._new.get(query, {}).get(item, np.nan) for query, item in distinct]
+        return np.unique(of, return_index=True)[1], of, np.array(known, np.float32)
 
     def flush(self) -> None:
         """Write scores to the store. If that fails, the search goes on with them."""
@@ -155,7 +165,3 @@ class StoredScorer(Wrapper):
         if not self._warned.is_set():
             logger.warning("%s", error)
         self._warned.set()
-
-
-def _queries(call: Call, pairs: Pairs) -> set[str]:
-    return {str(call.queries[q]) for q in np.unique(pairs.query).tolist()}

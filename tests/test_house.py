@@ -168,10 +168,10 @@ def test_nothing_is_large():
 
 
 MOST_LINES = {
-    "src": 25_507,
+    "src": 25_517,
     "train/src": 3_960,
     "lab": 16_125,
-    "tests": 24_155,
+    "tests": 24_175,
     "train/tests": 2_450,
 }
 """Lines of Python in each part of the repository: who needs more looks first for what can go."""

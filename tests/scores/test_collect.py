@@ -19,6 +19,7 @@ from crossknn.scorers.base import Scorer
 from crossknn.scorers.streaming import NothingScoredError
 from crossknn.scores import stored
 from crossknn.scores.collect import Limits, collect, exact_scores
+from crossknn.scores.database import StoredScoresError
 from crossknn.scores.store import ScoreStore, ScoreTable
 from crossknn.scores.stored import StoredScorer
 from crossknn.types import Pairs
@@ -223,11 +224,8 @@ def test_a_search_looks_a_new_query_up_once_and_stores_its_rounds_together(tmp_p
     monkeypatch.setattr(ScoreTable, "lookup", lambda *a: lookups.append(a) or lookup(*a))
     for is_new in (True, False):  # the second search finds all scores in the store
         scorer = StoredScorer(fn.scorer, tmp_path / "c").of_search()
-        items = [*ITEMS, *ITEMS[:9]]  # a text that is there twice is scored once
-        rounds = [[*range(10)], [*range(10, 20), 90, 91], [*range(20, 30), 20, 92]]
-        for each in rounds:
-            found = scores_of(scorer, row(each), QUERIES, items)
-            np.testing.assert_array_equal(found, exact(items=items)[0, each])
+        rounds = [scores_of(scorer, row(range(r, r + 10)), QUERIES, ITEMS) for r in (0, 10, 20)]
+        np.testing.assert_array_equal(np.concatenate(rounds), exact()[0, :30])
         assert (len(lookups), len(scorer.store)) == ((1, 0) if is_new else (4, 30))
         scorer.flush()
         assert len(fn.asked) == len(scorer.store) == 30
@@ -244,6 +242,30 @@ def test_an_interrupted_search_stores_its_rounds(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         Searcher(ItemIndex.build(ITEMS, lsa=2), scorer).search("item 7", k=5, budget=40)
     assert len(scorer.store) == len(fn.asked) >= 16
+
+
+def test_what_is_stored_last_is_right_and_its_failure_costs_no_answer(
+    tmp_path, monkeypatch, caplog
+):
+    monkeypatch.setattr(stored, "EVERY", 60)
+    out = np.zeros(4, np.float32)
+
+    def reusing(pairs):  # its array
+        out[: len(pairs)] = [value(q, i) for q, i in pairs]
+        return out[: len(pairs)]
+
+    scorer = StoredScorer(CallableScorer(reusing, "reusing", batch=4), tmp_path / "c")
+    scores_of(scorer, row(range(30)), QUERIES, ITEMS)
+    kept = scorer.store.rows(scorer.fingerprint, QUERIES[:1], ITEMS)[0, :30]
+    np.testing.assert_array_equal(kept, exact()[0, :30])
+
+    def fails(*_):
+        raise StoredScoresError("the scores were removed")
+
+    monkeypatch.setattr(scorer.store, "put", fails)
+    results = Searcher(ItemIndex.build(ITEMS, lsa=2), scorer).search("item 7", k=5, budget=40)
+    assert (len(results[0]), results.n_calls) == (5, 40)
+    assert "the scores were removed" in caplog.text
 
 
 def test_stopping_in_the_middle_keeps_the_scores(tmp_path):

@@ -41,7 +41,8 @@ TextTable = Literal["queries", "items"]
 _SCORER = "(SELECT id FROM scorers WHERE fingerprint = ?)"
 _VARIABLES = 500  # of one statement
 _FILLED = 0.9  # share of the limit that stays in use when the oldest scores are dropped
-_LARGER = 4  # new scores are merged with a query's last blocks of up to so many times their number
+_LARGER, _LARGEST = 4, 2**20
+"""New scores are merged with the query's last blocks of up to so many times their number."""
 
 
 class Block(NamedTuple):
@@ -127,7 +128,7 @@ class ScoreTable(ScoreFile):
         number of new pairs. Existing scores are kept."""
         values = np.asarray(scores, np.float32)
         if len(bad := values[~usable(values)]):
-            raise ScorerError(f"a score is {bad[0]}: it cannot be stored_ids")
+            raise ScorerError(f"a score is {bad[0]}: it cannot be stored")
         added = 0
         with self.writing() as db:
             db.execute("INSERT OR IGNORE INTO scorers (fingerprint) VALUES (?)", (fingerprint,))
@@ -140,14 +141,14 @@ class ScoreTable(ScoreFile):
                     continue
                 added += int(new.sum())
                 ids, new_scores = ids[new], values[places][first[new]]
-                while blocks and len(blocks[-1].ids) <= _LARGER * len(ids):
+                while blocks and len(blocks[-1].ids) <= min(_LARGER * len(ids), _LARGEST):
                     last = blocks.pop()
                     ids = np.concatenate([ids, last.ids])
                     new_scores = np.concatenate([new_scores, last.scores])
                     db.execute("DELETE FROM blocks WHERE id = ?", (last.row,))
                 order = np.argsort(ids)
                 ids, start = ids[order], int(ids.min())
-                dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be stored_ids
+                dense = int(ids[-1]) - start + 1 == len(ids)  # then the ids need not be stored
                 stored_ids = None if dense else ids.astype("<i4").tobytes()
                 row = start, stored_ids, new_scores[order].astype("<f4").tobytes()
                 crc = block_crc(fingerprint.encode(), query, *row)
@@ -206,15 +207,15 @@ class ScoreTable(ScoreFile):
             db.executemany("UPDATE queries SET text = NULL WHERE id = ?", rows)
 
     def is_whole_block(self, block: int) -> bool:
-        """Whether a block of scores and the text of its query are undamaged."""
-        [row] = self.select(
+        """Whether a block of scores and the text of its query are undamaged, or not there."""
+        rows = self.select(
             "SELECT CAST(fingerprint AS BLOB), query, start, items, scores, blocks.crc, "
             "queries.id, digest, text, queries.crc FROM blocks "
             "LEFT JOIN scorers ON scorers.id = scorer LEFT JOIN queries ON queries.id = query "
             "WHERE blocks.id = ?",
             [block],
         )
-        return parsed_block(*row[:6]) is not None and is_whole_text(*row[6:])
+        return all(parsed_block(*row[:6]) and is_whole_text(*row[6:]) for row in rows)
 
     def _find(self, table: TextTable, digests: Sequence[bytes]) -> dict[bytes, int]:
         ids: dict[bytes, int] = {}

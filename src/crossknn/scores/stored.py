@@ -12,7 +12,8 @@ from typing import Any
 
 import numpy as np
 
-from crossknn.errors import InputError
+from crossknn.errors import InputError, ScorerError
+from crossknn.linalg import usable
 from crossknn.scorers.base import Scorer, Wrapper
 from crossknn.scorers.opening import as_scorer
 from crossknn.scorers.streaming import Call, Deadline, NothingScoredError
@@ -63,15 +64,14 @@ class StoredScorer(Wrapper):
         self.required = required
         self._warned, self._lasts, self._written = threading.Event(), False, 0.0
         self._unwritten = list[tuple[Call, IntArray, IntArray, FloatArray]]()
-        # Of queries that are not in the store: the scores by the items' texts.
-        self._new = dict[str, dict[str, float]]()
+        self._new = set[str]()  # queries without a score in the store when they were looked up
 
     def of_search(self) -> StoredScorer:
-        """Return the same scorer for one search, whose calls have the same `queries` and `items`.
-        It looks a query that is not in the store up once, and writes the scores of several calls
+        """Return the same scorer for one search, which asks for no pair of texts twice. A query
+        without scores in the store is looked up once, and the scores of several calls are written
         together; `flush` writes the last ones."""
         own = copy.copy(self)
-        own._lasts, own._written, own._unwritten, own._new = True, time.monotonic(), [], {}
+        own._lasts, own._written, own._unwritten, own._new = True, time.monotonic(), [], set()
         return own
 
     def score(
@@ -80,6 +80,9 @@ class StoredScorer(Wrapper):
         """Score pairs; see `Scorer.score`. Pairs that are in the store come first, in one batch."""
         stream, own = StoredStream(), self if self._lasts else self.of_search()
         call = Call(pairs, queries, items, Deadline(**limits))
+        for before, *_ in own._unwritten[:1]:
+            if before.queries is not queries or before.items is not items:
+                own.flush()
         stream.batches = own._run(stream, call, whole=not self._lasts)
         return stream
 
@@ -99,15 +102,14 @@ class StoredScorer(Wrapper):
         computing = self.scorer.score(asked, call.queries, call.items, **call.deadline.rest())
         try:
             for where, batch in computing:
-                self._unwritten.append((call, asked.query[where], asked.item[where], batch))
+                if not usable(values := np.asarray(batch, np.float32)).all():
+                    raise ScorerError("a score is not a finite number")
+                scores[missing[where]] = values
+                own = asked.query[where], asked.item[where], values.copy()
+                self._unwritten.append((call, *own))
                 if time.monotonic() >= self._written + EVERY:
                     self.flush()
                 stream.computed += len(where)
-                scores[missing[where]] = batch
-                if self._new:
-                    pairs = zip(call.texts(first[missing[where]]), batch.tolist(), strict=True)
-                    for (query, item), score in pairs:
-                        self._new.get(query, {})[item] = score
                 new = np.zeros(len(scores), np.bool_)
                 new[missing[where]] = True
                 places = np.flatnonzero(new[of])
@@ -122,9 +124,10 @@ class StoredScorer(Wrapper):
                 self.flush()
 
     def _looked_up(self, call: Call, *, whole: bool) -> tuple[IntArray, IntArray, FloatArray]:
-        """Return the distinct pairs, the distinct one of each pair, and their known scores."""
-        asked = {q: str(call.queries[q]) for q in np.unique(call.pairs.query).tolist()}
-        if not self._new.keys() >= {*asked.values()}:
+        """Return the distinct pairs, the distinct one of each pair, and their stored scores."""
+        queries, at = np.unique(call.pairs.query, return_index=True)
+        texts = [str(call.queries[q]) for q in queries.tolist()]
+        if not self._new.issuperset(texts):
             self.flush()
             try:
                 table = self.store.table()
@@ -132,17 +135,16 @@ class StoredScorer(Wrapper):
                 codes = (query << 32) + item
                 _, first, of = np.unique(codes, return_index=True, return_inverse=True)
                 scores = table.lookup(self.fingerprint, query[first], item[first])
-                if not whole:
-                    self._new |= {asked[q]: {} for q in call.pairs.query[query < 0].tolist()}
+                for text, number in zip(texts, query[at].tolist(), strict=True):
+                    if not whole and next(table.blocks(self.fingerprint, number), None) is None:
+                        self._new.add(text)
                 return first, of, scores
             except InputError as error:
                 if self.required:
                     raise
                 self._warn(error)
-        distinct, pairs = dict[tuple[str, str], int](), call.texts(np.arange(len(call.pairs)))
-        of = np.array([distinct.setdefault(pair, len(distinct)) for pair in pairs], np.int64)
-        known = [self._new.get(query, {}).get(item, np.nan) for query, item in distinct]
-        return np.unique(of, return_index=True)[1], of, np.array(known, np.float32)
+        each = np.arange(len(call.pairs))
+        return each, each, np.full(len(each), np.nan, np.float32)
 
     def flush(self) -> None:
         """Write scores to the store. If that fails, the search goes on with them."""

@@ -21,6 +21,7 @@ from crossknn.linalg import one_thread
 from crossknn.methods.kriging import ROUNDS
 from crossknn.retrievers.base import ItemPriors, RandomItems
 from crossknn.scorers.streaming import GIVE_UP_AFTER, Deadline, NothingScoredError
+from crossknn.scores.stored import StoredScorer
 from crossknn.search.fusion import CONTEXT
 from crossknn.search.loop import Search, of_retriever
 from crossknn.search.request import SearchRequest
@@ -90,8 +91,10 @@ class SearchRun:
     ) -> None:
         self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
-        given = request.scorer
-        self.scorer: Any = getattr(given, "of_search", lambda: given)()
+        self.scorer = request.scorer
+        in_database = isinstance(request.index.items.texts, Column)  # equal texts are not known
+        if isinstance(self.scorer, StoredScorer) and len(request.plan.batches) > 1:
+            self.scorer = self.scorer if in_database else self.scorer.of_search()
         self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
             # Random items, or the same items for all queries, do not answer a query.
@@ -128,7 +131,11 @@ class SearchRun:
         try:
             stopped_by = self._drive()
         finally:
-            getattr(self.scorer, "flush", lambda: None)()
+            if isinstance(self.scorer, StoredScorer):
+                try:
+                    self.scorer.flush()
+                except CrossknnError as error:
+                    logger.warning("%s", error)
         if policy.down is not None:
             self._end(range(len(self.queries)), policy.down)
         if stopped_by == "deadline" and not (self.fallback or self.search.n_scored.any()):

@@ -60,8 +60,7 @@ def main() -> None:
     out = ROOT / "benchmarks/results/calibration.json"
     if len(sys.argv) > 1:
         rows = [measured(Path(path)) for path in sys.argv[1:]]
-        text = json.dumps(rows, indent=1, default=float)
-        out.write_text(text + "\n")
+        out.write_text(json.dumps(rows, indent=1, default=float) + "\n")
     rows = json.loads(out.read_text(encoding="utf-8"))
     for each in rows:
         print({key: value for key, value in each.items() if "reliability" not in key})

@@ -92,9 +92,9 @@ class SearchRun:
         self.request, self.policy, self.rows, self.batches = request, policy, rows, batches
         self.queries, m, n = request.queries.take(rows), len(rows), request.index.n
         self.scorer = request.scorer
-        in_database = isinstance(request.index.items.texts, Column)  # equal texts are not known
-        if isinstance(self.scorer, StoredScorer) and len(request.plan.batches) > 1:
-            self.scorer = self.scorer if in_database else self.scorer.of_search()
+        known = not isinstance(request.index.items.texts, Column)  # which items have equal texts
+        if isinstance(self.scorer, StoredScorer) and known and len(request.plan.batches) > 1:
+            self.scorer = self.scorer.of_search()
         self.cells = m * n  # of the largest matrix product
         with one_thread(self.cells):
             # Random items, or the same items for all queries, do not answer a query.
